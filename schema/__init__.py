@@ -1,0 +1,1 @@
+"""The contract of the dataset: words, tables, rules and version."""
