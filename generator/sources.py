@@ -1,0 +1,85 @@
+"""Candidate to full source text, and back.
+
+A source carries its constants in two marked blocks near the top, one `NAME = value` a line:
+
+    // ---- problem ------------------------------   sizes the compiler must know (left out where none are)
+    // ---- tuning parameters --------------------   the candidate's params, in upper case
+    // -------------------------------------------
+
+Rendering replaces those values and nothing else (and, for a bug, one line of the body), so a file compiles as it lies. This module
+receives template text and reads no file.
+"""
+
+import re
+from collections.abc import Mapping
+
+from generator.ops.base import Bug
+
+_RULE = re.compile(r"^(?://|#) -{4,}(?P<title>[^-\n]*)-*$", re.MULTILINE)
+_CONSTANT = re.compile(r"^(?P<head>(?:constexpr int )?(?P<name>[A-Z][A-Z0-9_]*) = )(?P<value>-?\d+)(?P<end>;?)(?P<gap> *)", re.MULTILINE)
+_TITLE = re.compile(r'^(?:// |""")(?P<op>\w+)/(?P<variant>\w+):')
+
+
+class SourceError(ValueError):
+    """A source or template is not of the form this module writes."""
+
+
+def render(template: str, constants: Mapping[str, int], params: Mapping[str, int], bug: Bug | None = None) -> str:
+    """The source of one candidate.
+
+    `constants` fills the problem block, which may use some of them only; `params` (lower-case names) must name exactly the constants
+    of the tuning block. Raises SourceError otherwise, or if the bug's line is not there exactly once.
+    """
+    head, problem, tuning, body = _split(template)
+    text_problem = _fill(problem, {name: constants[name] for name in _values(problem) if name in constants}, "problem")
+    text_tuning = _fill(tuning, {name.upper(): value for name, value in params.items()}, "tuning")
+    if bug is not None:
+        if body.count(bug.old) != 1:
+            raise SourceError(f"bug {bug.name}: its line must occur once in the body, it occurs {body.count(bug.old)} times")
+        body = body.replace(bug.old, bug.new)
+    return head + text_problem + text_tuning + body
+
+
+def identify(text: str) -> tuple[str, str, dict[str, int], dict[str, int]]:
+    """Op, variant, constants and params (lower-case names) that a source states."""
+    title = _TITLE.match(text)
+    if title is None:
+        raise SourceError(f"first line must read '// op/variant: ...', it reads {text.splitlines()[:1]}")
+    _, problem, tuning, _ = _split(text)
+    params = {name.lower(): value for name, value in _values(tuning).items()}
+    return title["op"], title["variant"], _values(problem), params
+
+
+def line_of(text: str, fragment: str) -> int:
+    """1-based number of the first line that holds `fragment`. Raises SourceError if none does."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if fragment in line:
+            return number
+    raise SourceError(f"no line holds {fragment!r}")
+
+
+def _split(text: str) -> tuple[str, str, str, str]:
+    """Head, problem block, tuning block and body; they join to `text` again."""
+    rules = {m["title"].strip(): m.start() for m in _RULE.finditer(text)}
+    if "tuning parameters" not in rules or "" not in rules:
+        raise SourceError("a source needs a rule 'tuning parameters' and a closing one, and may have 'problem' before them")
+    tuning, end = rules["tuning parameters"], rules[""]
+    cuts = (rules.get("problem", tuning), tuning, end)
+    return text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] : cuts[2]], text[cuts[2] :]
+
+
+def _values(block: str) -> dict[str, int]:
+    return {m["name"]: int(m["value"]) for m in _CONSTANT.finditer(block)}
+
+
+def _fill(block: str, values: Mapping[str, int], where: str) -> str:
+    names = set(_values(block))
+    if names != set(values):
+        raise SourceError(f"{where} block has {sorted(names)}, values given for {sorted(values)}")
+
+    def put(match: re.Match[str]) -> str:
+        old, new = match["value"], str(values[match["name"]])
+        gap = match["gap"] and " " * max(1, len(match["gap"]) + len(old) - len(new))
+        return f"{match['head']}{new}{match['end']}{gap}"
+
+    return _CONSTANT.sub(put, block)
