@@ -1,0 +1,270 @@
+"""The text of each message kind: terse, true to the numbers beside it, in several phrasings chosen by the prose stream.
+
+No phrase draws a fact: what happened, and every number, is handed in. Rewording one therefore never moves a measurement.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from generator.ops.base import Bug, Variant
+from generator.rng import Dice
+from generator.task import Landscape, Point, shape_text
+
+SEPARATOR: Final = " · "
+"""Between the entries of a leaderboard."""
+
+
+def ms(time_ms: float) -> str:
+    """A time to four significant digits, never in scientific notation."""
+    text = f"{time_ms:#.4g}"
+    return f"{time_ms:.0f}" if "e" in text else text.rstrip(".")
+
+
+def percent(part: float, whole: float) -> str:
+    """`part` over `whole` in whole per cent."""
+    return f"{100.0 * part / whole:.0f}%"
+
+
+def named(point: Point) -> str:
+    """Variant and tunables: `split_kv block_n=64 splits=8`."""
+    return f"{point.variant.name} {point.label}"
+
+
+def sweep(points: Sequence[Point]) -> str:
+    """What a region of one variant spans: `splits=4,8,16 at block_n=64`."""
+    values = {name: sorted({p.params[name] for p in points}) for name in points[0].params}
+    moving = " ".join(f"{name}={','.join(map(str, some))}" for name, some in values.items() if len(some) > 1)
+    fixed = " ".join(f"{name}={some[0]}" for name, some in values.items() if len(some) == 1)
+    return f"{moving} at {fixed}" if moving and fixed else moving or fixed
+
+
+def plan(dice: Dice, scenario: str, land: Landscape, n: int) -> str:
+    """The campaign's split strategy; the first words are the original dataset's."""
+    task = land.task
+    names = land.ladder
+    strongest = task.op.variant(names[-1])
+    listed = ", ".join(names)
+    ways: Mapping[str, tuple[str, ...]] = {
+        "dispatch": (
+            f"split {len(names)} variants across {n} agents, merge best, redirect losers",
+            f"{n} agents over {listed}; merge the best, move the rest to the winner's variant",
+            f"one variant per agent ({listed}), merge, then two rounds around the winner",
+        ),
+        "parallel_sweep": (
+            f"{n}-agent parallel cfg sweep on strongest variant, leaderboard merge, top-2 refine",
+            f"scout the default points, then {n} slices of the fastest variant; top two refine",
+            f"short scout, then sweep; expecting {strongest.name} ({strongest.idea}); top-2 refine",
+        ),
+        "pipeline": (
+            "proposer -> review -> verify -> tune pipeline over variants",
+            f"climb {' -> '.join(names)}; review before bench, verify what counts, then tune",
+            f"three rungs up the ladder, reviewer ahead of the bench, tuner last; top rung {strongest.name}",
+        ),
+        "campaign": (
+            f"fleet of {n} over variant x cfg, verifier re-benches leaders before each merge",
+            f"two waves over {listed}, re-bench, merge, then the whole fleet around the winner",
+            f"{n} agents in waves; {strongest.name} ({strongest.idea}) is the one to beat; re-bench before merge",
+        ),
+    }
+    return f"campaign: {task.op.name} {task.gpu.name} {shape_text(task.shape)}. plan: {dice.pick(ways[scenario])}"
+
+
+def baseline_result(dice: Dice, point: Point, time_ms: float, floor_ms: float) -> str:
+    share = percent(floor_ms, time_ms)
+    return dice.pick(
+        (
+            f"baseline {point.variant.name}: {ms(time_ms)} ms median of 100 (cold L2), {share} of floor rate. floor {ms(floor_ms)} ms",
+            f"baseline {named(point)}: verify ok, {ms(time_ms)} ms, cold L2, median of 100; floor {ms(floor_ms)} ms ({share})",
+            f"ok, {point.variant.name} at {ms(time_ms)} ms, {share} of floor rate, floor {ms(floor_ms)} ms, bound by {point.bound}",
+        )
+    )
+
+
+def dispatch(dice: Dice, to: str, variant: Variant, span: str, target_ms: float) -> str:
+    """`span` is the region as `sweep` words it."""
+    return dice.pick(
+        (
+            f"{to}: take {variant.name}, sweep {span}; report anything under {ms(target_ms)} ms",
+            f"{to}: {variant.name} ({variant.idea}), points {span}; beat {ms(target_ms)} ms",
+            f"{to}: your slice is {variant.name} {span}. to beat: {ms(target_ms)} ms",
+            f"{to}: explore {variant.name} at {span}; tell me what moves it",
+        )
+    )
+
+
+def redirect(dice: Dice, to: str, was: Variant, best_ms: float | None, span: str, winner: Point) -> str:
+    """`was` is the variant the agent leaves; it may be the winner's already."""
+    variant = winner.variant
+    mine = f" ({ms(best_ms)})" if best_ms is not None else ""
+    leave = f"stay on {variant.name}" if was is variant else f"drop {was.name}{mine}, join {variant.name}"
+    return dice.pick(
+        (
+            f"{to}: {leave} near {winner.label}; vary {span}",
+            f"{to}: {leave}, {variant.idea}; try {span}",
+            f"{to}: {leave} around the shared best {winner.label}: {span}",
+        )
+    )
+
+
+def status(dice: Dice, done: int, budget: int, best_ms: float | None, best: Point | None, following: Point) -> str:
+    left = f"{done} of {budget} points done"
+    if best is None or best_ms is None:
+        return dice.pick((f"{left}, nothing kept yet; next {named(following)}", f"{left}; no win so far, trying {following.label}"))
+    held = f"best {ms(best_ms)} ({best.variant.name})"
+    moves = " ".join(f"{k}={v}" for k, v in following.params.items() if best.params.get(k) != v or best.variant is not following.variant)
+    return dice.pick(
+        (
+            f"{left}, best {ms(best_ms)} at {best.label}; trying {moves or named(following)}",
+            f"{left}; {held}, next {following.label}",
+            f"{held} after {done} of {budget}; next {named(following)}",
+        )
+    )
+
+
+def kept(dice: Dice, time_ms: float, prev_best: float, floor_ms: float, point: Point) -> str:
+    share = percent(floor_ms, time_ms)
+    return dice.pick(
+        (
+            f"ok; verify ok; {ms(time_ms)} ms (was {ms(prev_best)}), {share} of floor rate, bound by {point.bound}",
+            f"ok; verify ok; {ms(time_ms)} ms median of 100, cold L2; {prev_best / time_ms:.2f}x over {ms(prev_best)}",
+            f"verify ok; kept: {ms(prev_best)} -> {ms(time_ms)} ms, {share} of floor rate",
+            f"compiled, verified; {ms(time_ms)} ms beats {ms(prev_best)}; {point.bound}-bound at {share} of floor rate",
+        )
+    )
+
+
+def no_improvement(dice: Dice, time_ms: float, prev_best: float, point: Point) -> str:
+    return dice.pick(
+        (
+            f"ok; verify ok; {ms(time_ms)} ms, best stays {ms(prev_best)}",
+            f"verify ok; {ms(time_ms)} ms median of 100, no gain over {ms(prev_best)}",
+            f"ok; {ms(time_ms)} ms, {time_ms / prev_best:.2f}x the best {ms(prev_best)}; bound by {point.bound}",
+            f"compiled, verified, {ms(time_ms)} ms; not kept, {ms(prev_best)} holds",
+        )
+    )
+
+
+def compile_error(impl: str, variant: str, line: int, rule: str) -> str:
+    """The compiler's own words for a broken static assertion at a line of the source."""
+    if impl == "cuda":
+        return f'{variant}.cu({line}): error: static assertion failed with "{rule}"'
+    return f"{variant}.py:{line}: CompileTimeAssertionFailure: {rule}"
+
+
+def launch_failure(dice: Dice, point: Point) -> str:
+    """What the runtime says of a kernel that compiled and cannot be launched; the prefix is fixed, it is parsed."""
+    error = "invalid argument" if "shared memory" in point.reason else "too many resources requested for launch"
+    return "launch failure: " + dice.pick((f"{error}; {point.reason}", f"{point.reason} ({error})"))
+
+
+def wrong_result(dice: Dice, bug: Bug, point: Point) -> str:
+    return dice.pick(
+        (
+            f"verify FAIL: {bug.symptom}",
+            f"compiles; verify FAIL against reference: {bug.symptom}",
+            f"verify FAIL at {point.label}: {bug.symptom}; not benched",
+        )
+    )
+
+
+def unsupported(dice: Dice, point: Point, arch: str) -> str:
+    return dice.pick(
+        (
+            f"{point.variant.name} needs {point.reason}; not supported on target {arch}",
+            f"unsupported on {arch}: {point.variant.name} uses {point.reason}",
+            f"not compiled for {arch}: no {point.reason} on this arch",
+        )
+    )
+
+
+def review_fail(dice: Dice, point: Point, bug: Bug | None, prev_best: float) -> str:
+    """Why a reviewer stops a candidate; on an honest one it is only an opinion."""
+    if bug is not None:
+        return f"fail: {bug.slip}"
+    if point.fate == "illegal":
+        return f"fail: {point.reason}; {point.label} will not compile"
+    if point.fate == "launch":
+        return f"fail: will not launch, {point.reason}"
+    if point.fate == "unsupported":
+        return f"fail: {point.variant.name} needs {point.reason}, which this board lacks"
+    return dice.pick(
+        (
+            f"fail: {point.label} is not worth a bench against {ms(prev_best)}",
+            f"fail: I expect no gain over {ms(prev_best)} from {point.label}; send another",
+        )
+    )
+
+
+def review_pass(dice: Dice, point: Point) -> str:
+    return dice.pick(
+        (
+            "pass: bounds and barriers look right",
+            f"pass: {point.label} is legal, indexing checked",
+            f"pass: {point.variant.name} reads clean, tail handled",
+            "pass: no objection, bench it",
+        )
+    )
+
+
+def verify_pass(dice: Dice, time_ms: float | None = None) -> str:
+    """Confirms a candidate, with a re-bench where one was made."""
+    bench = f"; re-bench {ms(time_ms)} ms" if time_ms is not None else ""
+    return dice.pick(
+        (f"pass: matches reference on ragged and full shapes{bench}", f"pass: 3 seeds agree with reference{bench}", f"pass{bench}")
+    )
+
+
+def verify_fail(dice: Dice, bug: Bug) -> str:
+    return dice.pick(
+        (f"fail: confirmed, {bug.symptom}", f"fail: {bug.symptom}; cause: {bug.slip}", f"fail: reproduced on every seed, {bug.slip}")
+    )
+
+
+def leaderboard(ranking: Sequence[tuple[str, float | None, str]]) -> str:
+    """`1 a02 0.2140 split_kv · 2 a04 0.2391 split_kv · a03 -`: always this form, it is parsed."""
+    places = [f"{i} {who} {ms(best)} {variant}" for i, (who, best, variant) in enumerate(ranking, 1) if best is not None]
+    return SEPARATOR.join(places + [f"{who} -" for who, best, _ in ranking if best is None])
+
+
+def merge(dice: Dice, who: str, point: Point, time_ms: float, shared_ms: float) -> str:
+    return dice.pick(
+        (
+            f"merge {who}: {named(point)}, {ms(time_ms)} ms; shared best was {ms(shared_ms)}",
+            f"merged {who}'s {point.variant.name} ({point.label}): {ms(shared_ms)} -> {ms(time_ms)} ms",
+            f"new shared best {ms(time_ms)} ms from {who}: {named(point)}",
+        )
+    )
+
+
+def no_merge(dice: Dice, shared_ms: float) -> str:
+    return dice.pick(
+        (f"nothing to merge, shared best stays {ms(shared_ms)} ms", f"no agent beat {ms(shared_ms)} ms; shared best unchanged")
+    )
+
+
+def exhausted(dice: Dice, done: int) -> str:
+    return dice.pick((f"nothing left to try after {done} points", f"all points sent, stopping after {done}"))
+
+
+def handoff(dice: Dice, to: str, point: Point, best_ms: float) -> str:
+    return dice.pick(
+        (
+            f"to {to}: {named(point)} at {ms(best_ms)} ms, please tune",
+            f"to {to}: {point.variant.name} verified, {ms(best_ms)} ms; vary its neighbours",
+            f"to {to}: take {point.variant.name} from {point.label} ({ms(best_ms)} ms)",
+        )
+    )
+
+
+def verdict(dice: Dice, baseline_ms: float, best_ms: float, floor_ms: float, point: Point, who: str | None) -> str:
+    """The final outcome; `who` is None when nothing beat the baseline."""
+    if who is None:
+        return f"done: nothing beat the baseline {ms(baseline_ms)} ms; {named(point)} stays"
+    share = percent(floor_ms, best_ms)
+    return dice.pick(
+        (
+            f"done: {ms(baseline_ms)} -> {ms(best_ms)} ms, {baseline_ms / best_ms:.2f}x, {named(point)} ({who}); {share} of floor rate",
+            f"done: {named(point)} by {who}, {ms(best_ms)} ms, {baseline_ms / best_ms:.2f}x over baseline, bound by {point.bound}",
+            f"done: {ms(best_ms)} ms ({baseline_ms / best_ms:.2f}x) with {point.variant.idea}, {point.label}, from {who}",
+        )
+    )
