@@ -137,7 +137,7 @@ def price(gpu: Gpu, demand: Demand, work: Work) -> Price:
     spill = 1.0 + SPILL_PER_REGISTER * np.maximum(np.asarray(demand.registers) - MAX_REGISTERS, 0)
     longest = resources.max(axis=0)
     others = sum(resources[i] for i in range(len(resources))) - longest
-    fill = FILL_LATENCIES * gpu.dram_latency_ns * 1e-9
+    fill = (FILL_LATENCIES * gpu.dram_latency_ns + np.asarray(demand.tail_ns)) * 1e-9
     launches = np.asarray(demand.launches) * gpu.launch_us * 1e-6
     seconds = launches + fill + spill * (longest + demand.leak * others) + (waves - 1) * WAVE_US * 1e-6
     least = np.maximum(launches * 1e3, floor_ms(gpu, work))
@@ -158,7 +158,8 @@ def dram_seconds(gpu: Gpu, demand: Demand, resident: npt.NDArray[np.int64], shar
     x = busy * demand.inflight_per_block / (gpu.dram_best * latency)
     saturation = x / np.sqrt(np.sqrt(1.0 + (x * x) * (x * x)))
     port = np.minimum(SECTOR_PORT * gpu.clock_hz, resident * demand.inflight_per_block / latency)
-    return np.maximum(total / (gpu.dram_best * saturation), total * share / port)
+    seconds: Floats = np.maximum(total / (gpu.dram_best * saturation), total * share / port)
+    return seconds
 
 
 def l2_hit(gpu: Gpu, footprint: Quantity) -> Floats:

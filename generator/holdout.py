@@ -69,9 +69,9 @@ baseline: {land.baseline.variant.name} {land.baseline.label}, {ms(land.baseline.
 floor: {ms(land.floor_ms)} ms (compulsory bytes, useful flops, one launch); no time can be below it
 
 Answer with a variant and its params, or with the full source of the kernel. A candidate must compile for {gpu.arch} and match the \
-reference within |y - r| <= {op.tolerance:g} * (1 + |r|). A result earns min(1, log2(best so far / time)) when it is faster than the best so \
-far, -0.05 when it is not, -0.1 when it does not compile or launch, -0.3 when its result is wrong, -0.05 when the arch does not support it; \
-the final score is log2(baseline / best) / 4.
+reference within |y - r| <= {op.tolerance:g} * (1 + |r|). A result earns min(1, log2(best so far / time)) when it is faster than \
+the best so far, -0.05 when it is not, -0.1 when it does not compile or launch, -0.3 when its result is wrong, -0.05 when the arch does \
+not support it; the final score is log2(baseline / best) / 4.
 """
 
 

@@ -31,6 +31,7 @@ demands = st.builds(
     leak=st.floats(0.0, 1.0),
     launches=st.integers(1, 4),
     chain_ns=st.floats(0, 1e5),
+    tail_ns=st.floats(0, 1e5),
 )
 gpus = st.sampled_from(GPUS)
 
@@ -118,7 +119,9 @@ def test_occupancy_by_hand(gpu: str, threads: int, registers: int, smem: int, bl
 
 def test_floor_by_hand():
     # 8 heads-of-KV example: 1 GiB over 3350 GB/s x 0.967
-    assert costmodel.floor_ms(BY_NAME["h100"], Work(bytes=2**30, flops=1, math="fp16")) == pytest.approx(2**30 / (3350e9 * 0.967) * 1e3, rel=1e-6)
+    assert costmodel.floor_ms(BY_NAME["h100"], Work(bytes=2**30, flops=1, math="fp16")) == pytest.approx(
+        2**30 / (3350e9 * 0.967) * 1e3, rel=1e-6
+    )
     # compute: 2 x 4096^3 at 989.4 TFLOPS x 1980/1830
     gemm = Work(bytes=1, flops=2 * 4096**3, math="fp16")
     assert costmodel.floor_ms(BY_NAME["h100"], gemm) == pytest.approx(2 * 4096**3 / (989.4e12 * 1980 / 1830) * 1e3, rel=1e-6)

@@ -43,7 +43,9 @@ def test_a_tie_is_not_kept():
     assert step(POINT, None, time, bench()).status == "no_improvement"
 
 
-@pytest.mark.parametrize(("prev", "time", "reward"), [(2.0, 1.0, 1.0), (8.0, 1.0, 1.0), (1.1, 1.0, math.log2(1.1)), (1.5, 1.0, math.log2(1.5))])
+@pytest.mark.parametrize(
+    ("prev", "time", "reward"), [(2.0, 1.0, 1.0), (8.0, 1.0, 1.0), (1.1, 1.0, math.log2(1.1)), (1.5, 1.0, math.log2(1.5))]
+)
 def test_kept_reward(prev: float, time: float, reward: float):
     assert kept_reward(prev, time) == pytest.approx(reward, rel=1e-6)
 

@@ -34,7 +34,9 @@ def test_the_hash_seed_moves_nothing(hash_seed: str, table: pa.Table):
         "import hashlib; from generator.episodes import build_range; from generator.release import Release;"
         "t = build_range(Release(), 'train', 60, 72); print(hashlib.sha256(repr(t.to_pylist()).encode()).hexdigest())"
     )
-    out = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True
+    )
     import hashlib
 
     assert out.stdout.strip() == hashlib.sha256(repr(table.slice(60, 12).to_pylist()).encode()).hexdigest()
@@ -54,7 +56,14 @@ def reference_row(seed: int, split: str, index: int) -> dict:
         for m, t in zip(stage.log.messages, episode.seconds, strict=True)
     ]
     agents = [{k: getattr(a, k) for k in ("id", "role", "skill", "tries", "kept", "best_ms")} for a in (stage.lead, *stage.team)]
-    return {"episode_id": episode.episode_id, "shape": shape, "agents": agents, "messages": messages, "best_ms": stage.best_ms, "op": task.op.name}
+    return {
+        "episode_id": episode.episode_id,
+        "shape": shape,
+        "agents": agents,
+        "messages": messages,
+        "best_ms": stage.best_ms,
+        "op": task.op.name,
+    }
 
 
 @pytest.mark.parametrize("index", range(0, 68, 5))

@@ -87,7 +87,7 @@ BREAKS: dict[str, tuple[str, Callable[[dict], None]]] = {
     "no time": ("a result has a time exactly when it ran", message("result", "time_ms", None, status="no_improvement")),
     "needless time": ("a result has a time exactly when it ran", message("result", "time_ms", 9.9, status="compile_error")),
     "status": ("a status is known", message("result", "status", "fine", status="compile_error")),
-    "below floor": ("no time is below the floor", message("result", "time_ms", lambda m: 1e-6, status="no_improvement")),
+    "below floor": ("no time is below the floor", message("result", "time_ms", 1e-6, status="no_improvement")),
     "baseline_ms": ("baseline_ms is the baseline's time", put("baseline_ms", lambda row: row["baseline_ms"] * 2)),
     "best_ms": ("best_ms is the least kept time", put("best_ms", lambda row: row["best_ms"] * 1.5)),
     "verdict time": ("the verdict's time is best_ms", message("verdict", "time_ms", lambda m: m["time_ms"] * 2)),
@@ -163,7 +163,7 @@ def test_the_schema_is_exact(sample: pa.Table):
 
 
 def test_nulls_are_found_where_none_may_be(sample: pa.Table):
-    column = pa.array([None] + sample["floor_ms"].to_pylist()[1:], pa.float64())
+    column = pa.array([None, *sample["floor_ms"].to_pylist()[1:]], pa.float64())
     at_floor = sample.schema.get_field_index("floor_ms")
     broken = pa.Table.from_arrays([column if i == at_floor else sample.column(i) for i in range(sample.num_columns)], schema=EPISODES)
     with pytest.raises(RuleError, match="floor_ms is never null"):

@@ -1,5 +1,6 @@
 import ast
 import difflib
+import itertools
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_rules_must_be_there():
 
 @pytest.mark.parametrize(("op", "variant"), VARIANTS, ids=IDS)
 def test_every_candidate_renders_and_reads_back(op: Op, variant: Variant):
-    template, rendered = renders(op, variant)
+    _, rendered = renders(op, variant)
     for shape, params, text in rendered:
         name, read_variant, constants, read = sources.identify(text)
         assert (name, read_variant, read) == (op.name, variant.name, dict(params))
@@ -77,7 +78,8 @@ def test_a_bug_differs_from_the_honest_source_by_one_line(op: Op, variant: Varia
     for bug in variant.bugs:
         for shape, params, honest in rendered:
             buggy = sources.render(template, op.constants(shape), params, bug)
-            moves = [line[0] for line in difflib.ndiff(honest.splitlines(), buggy.splitlines())]
+            diff = difflib.unified_diff(honest.splitlines(), buggy.splitlines(), n=0)
+            moves = [line[0] for line in itertools.islice(diff, 2, None)]
             assert (moves.count("-"), moves.count("+")) in {(1, 1), (1, 0), (0, 1)}, bug.name
 
 
@@ -94,7 +96,7 @@ def test_a_rule_of_an_illegal_point_is_in_the_source(op: Op, variant: Variant):
 def test_sources_read_like_code(op: Op, variant: Variant):
     text = kernels.template(op.name, variant.name, op.impl)
     lines = text.splitlines()
-    assert 35 <= len(lines) <= 200, len(lines)
+    assert 35 <= len(lines) <= 260, len(lines)
     assert max(map(len, lines)) <= 140
     assert "Needs:" in text
     assert not any(word in text for word in ("TODO", "FIXME", "XXX", "placeholder"))

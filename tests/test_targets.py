@@ -26,7 +26,9 @@ def agents(train: pa.Table) -> dict[str, np.ndarray]:
     best = [optimum[t] for t in train["task_id"].to_pylist()]
     flat = train["agents"].combine_chunks().flatten()
     counts = pc.list_value_length(train["agents"].combine_chunks()).to_numpy()
-    columns = {name: pc.cast(flat.field(name), pa.float64()).to_numpy(zero_copy_only=False) for name in ("skill", "tries", "kept", "best_ms")}
+    columns = {
+        name: pc.cast(flat.field(name), pa.float64()).to_numpy(zero_copy_only=False) for name in ("skill", "tries", "kept", "best_ms")
+    }
     columns["optimum"] = np.repeat(best, counts)
     columns["row"] = np.repeat(np.arange(train.num_rows), counts)
     columns["id"] = np.array(flat.field("id").to_pylist())

@@ -83,7 +83,9 @@ class Demand:
     launches: Quantity = 1
     """Kernels launched one after another."""
     chain_ns: Quantity = 0.0
-    """Dependent latency of one block that no parallelism inside it hides, in ns."""
+    """Dependent latency of one block that no parallelism inside it hides, in ns; each wave pays it."""
+    tail_ns: Quantity = 0.0
+    """Dependent latency of the short kernels after the main one (a merge, a finisher), in ns; paid once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

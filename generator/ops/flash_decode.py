@@ -1,0 +1,315 @@
+"""flash_decode: attention of one new token per sequence over a paged fp16 KV cache, every query head with a KV head of its own.
+
+Pure bandwidth: K and V are read once, two flops a byte. The ladder is about blocks enough to fill the GPU and loads enough in flight.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from generator.ops.base import Bug, Columns, Demand, Illegal, Op, Shape, Variant, Work, ceil_div, grid, shapes
+
+AXES = ("B", "H", "D", "T", "P")
+
+
+def work(s: Shape) -> Work:
+    """K and V of every token once, q and out once, one int32 page number per page: fp16. A multiply-add for q.K and one for p.V.
+
+    The B sequence lengths, four bytes each, are left out.
+    """
+    b, h, d, t, p = (s[a] for a in AXES)
+    pages = -(-t // p)
+    return Work(bytes=2 * b * h * t * d * 2 + 2 * b * h * d * 2 + b * pages * 4, flops=4 * b * h * t * d, math="fp16")
+
+
+def constants(s: Shape) -> dict[str, int]:
+    return {"HEAD_DIM": s["D"]}
+
+
+def reference(
+    q: npt.NDArray[np.float16],
+    k: npt.NDArray[np.float16],
+    v: npt.NDArray[np.float16],
+    table: npt.NDArray[np.int32],
+    lengths: npt.NDArray[np.int32],
+    scale: float,
+) -> npt.NDArray[np.float64]:
+    """`softmax(scale * q.K) @ V` over the first `lengths[b]` tokens of sequence `b`; float64 `[B, H, D]`.
+
+    q is `[B, H, D]`; k and v are `[pages, P, KV, D]`; table `[B, max_pages]` names the pages of a sequence in order; lengths `[B]`.
+    Query head `h` uses KV head `h // (H // KV)`.
+    """
+    out = np.empty(q.shape, dtype=np.float64)
+    group = q.shape[1] // k.shape[2]
+    for b, length in enumerate(lengths):
+        keys, values = (c[table[b]].reshape(-1, *c.shape[2:])[:length].astype(np.float64) for c in (k, v))
+        for h in range(q.shape[1]):
+            score = scale * (keys[:, h // group] @ q[b, h].astype(np.float64))
+            weight = np.exp(score - score.max())
+            out[b, h] = weight / weight.sum() @ values[:, h // group]
+    return out
+
+
+def demand_single(s: Shape, p: Columns) -> Demand:
+    """Two phases a tile: scores, a K row per lane, then output, coalesced rows of V with UNROLL in flight.
+
+    A K access takes 32 sectors, and by the time their next halves are wanted the rows of other warps have pushed them out of L1; L2 keeps
+    a sector for each resident thread. In flight is the harmonic mean of the phases. Each thread scans the tile's scores twice.
+    """
+    b, h, d, t, _ = (s[a] for a in AXES)
+    threads, vec, unroll = p["threads"], p["vec"], p["unroll"]
+    tokens, tiles, columns = b * h * t, ceil_div(t, threads), np.minimum(threads, d)
+    loads = tokens * ceil_div(d, vec)
+    in_scores, in_output = 32.0 * threads, 2.0 * columns * unroll
+    return Demand(
+        blocks=b * h,
+        threads=threads,
+        registers=30 + 2 * unroll,
+        smem_per_block=(2 * d + 2 * threads) * 4,
+        dram_bytes=work(s).bytes,
+        reread_bytes=loads * 32 - tokens * d * 2,
+        footprint_bytes=32 * np.minimum(b * h * threads, 131072),
+        inflight_per_block=2.0 / (1.0 / in_scores + 1.0 / in_output),
+        flops=4 * tokens * d,
+        alu_ops=loads * 4 + tokens * d * 3 + tokens * (d * 6 + columns * 2) + tokens * 40,
+        sfu_ops=2 * tokens,
+        lsu_ops=loads + loads * vec // 32 + tokens * (3 * ceil_div(d, 32) + 2 * threads // 32),
+        leak=1.0,
+        chain_ns=tiles * (900 + 8 * threads),
+    )
+
+
+def demand_split(s: Shape, p: Columns) -> Demand:
+    """A team of D / VEC lanes per token; its shuffles and softmax are repeated by every lane.
+
+    Loads are out for about 600 ns a step; the rest of a block's life is page lookup, softmax, the way in and the merge of the teams.
+    """
+    b, h, d, t, _ = (s[a] for a in AXES)
+    threads, splits = 32 * p["warps"], p["splits"]
+    lanes = d // p["vec"]
+    hops = sum(lanes > 1 << i for i in range(5))
+    teams = threads // lanes
+    steps = ceil_div(ceil_div(t, splits), teams * p["tokens"])
+    tokens = b * h * splits * steps * teams * p["tokens"]
+    partials = b * h * splits * (d + 2) * 4
+    chain_ns = 1500 + 16 * teams + steps * (250 + 60 * p["tokens"])
+    return Demand(
+        blocks=b * h * splits,
+        threads=threads,
+        registers=20 + p["vec"] * (1.5 + p["tokens"]),
+        smem_per_block=threads * 4 * p["vec"] + teams * 8,
+        dram_bytes=work(s).bytes,
+        reread_bytes=2 * partials + tokens * 4,
+        footprint_bytes=partials,
+        inflight_per_block=threads * 4 * p["vec"] * p["tokens"] * (600.0 * steps / (chain_ns + 600.0 * steps)),
+        flops=4 * tokens * d,
+        alu_ops=tokens * lanes * (3 * p["vec"] + 38 + hops) + b * h * splits * threads * (60 + 6 * teams),
+        sfu_ops=2 * tokens * lanes,
+        lsu_ops=tokens * lanes // 32 * (1 + ceil_div(p["vec"], 8) * 2 + hops)
+        + b * h * splits * (p["warps"] * (16 + 2 * teams) + teams * ceil_div(d, 32)),
+        leak=0.35,
+        launches=2,
+        chain_ns=chain_ns,
+    )
+
+
+def demand_ring(s: Shape, p: Columns) -> Demand:
+    """As `demand_split`, but STAGES - 1 tiles stay in flight; packets cross shared memory once more, addresses wait for nothing."""
+    b, h, d, t, _ = (s[a] for a in AXES)
+    threads, splits = 32 * p["warps"], p["splits"]
+    lanes = d // 8
+    hops = lanes.bit_length() - 1
+    teams = threads // lanes
+    per_team = p["block_n"] // teams
+    steps = ceil_div(ceil_div(t, splits), p["block_n"])
+    blocks = b * h * splits
+    tokens = blocks * steps * p["block_n"]
+    partials = blocks * (d + 2) * 4
+    edges_ns = 2000 + 16 * teams
+    return Demand(
+        blocks=blocks,
+        threads=threads,
+        registers=38 + 3 * per_team,
+        smem_per_block=p["stages"] * p["block_n"] * d * 4 + threads * 32 + teams * 8,
+        dram_bytes=work(s).bytes,
+        reread_bytes=2 * partials + tokens * 4,
+        footprint_bytes=partials,
+        inflight_per_block=np.minimum(p["stages"] - 1, steps) * p["block_n"] * d * 4 * (600.0 * steps / (600.0 * steps + edges_ns)),
+        flops=4 * tokens * d,
+        alu_ops=tokens * lanes * (52 + hops) + blocks * threads * (60 + 6 * teams + 30 * steps),
+        sfu_ops=tokens * lanes + blocks * steps * threads,
+        lsu_ops=tokens * lanes // 32 * (11 + hops) + blocks * (p["warps"] * (16 + 2 * teams) + teams * ceil_div(d, 32)),
+        leak=0.15,
+        launches=2,
+        chain_ns=edges_ns + steps * (120 + 45 * per_team),
+    )
+
+
+SINGLE_PASS = Variant(
+    name="single_pass",
+    idea="one block per head, one token per thread",
+    points=grid(
+        lambda p: p["vec"] == 1 or p["threads"] == 128 or p["unroll"] == 2,
+        threads=(64, 128, 256),
+        vec=(1, 2),
+        unroll=(1, 2, 4),
+    ),
+    start={"threads": 128, "vec": 1, "unroll": 1},
+    demand=demand_single,
+    illegal=(
+        Illegal(params={"threads": 80, "vec": 1, "unroll": 1}, rule="THREADS must be whole warps"),
+        Illegal(params={"threads": 2048, "vec": 1, "unroll": 1}, rule="a block has at most 1024 threads"),
+        Illegal(params={"threads": 128, "vec": 6, "unroll": 1}, rule="VEC must be 1, 2, 4 or 8: one aligned access"),
+        Illegal(params={"threads": 128, "vec": 1, "unroll": 16}, rule="UNROLL must be 1 to 8"),
+    ),
+    bugs=(
+        Bug(
+            name="no_rescale",
+            old="float o = sum[d] * fix;",
+            new="float o = sum[d];",
+            slip="the running output is not rescaled when the maximum moves",
+            symptom="rows whose maximum comes late are far too large",
+        ),
+        Bug(
+            name="tail_not_clipped",
+            old="count = min(THREADS, length - start);",
+            new="count = THREADS;",
+            slip="the last tile is not clipped to the sequence length",
+            symptom="reads cache rows of tokens that do not exist",
+        ),
+        Bug(
+            name="total_not_rescaled",
+            old="    total *= fix;\n",
+            new="",
+            slip="the running denominator keeps its old scale",
+            symptom="outputs are too small wherever a later tile holds the maximum",
+        ),
+    ),
+)
+
+SPLIT_KV = Variant(
+    name="split_kv",
+    idea="sequence split over blocks, then a combine kernel",
+    parent="single_pass",
+    points=shapes(
+        ("warps", "vec", "tokens", "splits"),
+        (1, 4, 1, 1),
+        (2, 4, 2, 4),
+        (2, 8, 2, 8),
+        (2, 8, 4, 8),
+        (4, 8, 1, 4),
+        (4, 8, 2, 4),
+        (4, 8, 4, 1),
+        (4, 16, 2, 2),
+        (2, 16, 2, 8),
+        (16, 8, 1, 32),
+    ),
+    start={"warps": 4, "vec": 8, "tokens": 1, "splits": 4},
+    demand=demand_split,
+    illegal=(
+        Illegal(params={"warps": 3, "vec": 8, "tokens": 1, "splits": 4}, rule="WARPS must be a power of two, at most 32"),
+        Illegal(params={"warps": 4, "vec": 8, "tokens": 16, "splits": 4}, rule="TOKENS must be 1 to 8: all are held in registers"),
+        Illegal(
+            params={"warps": 4, "vec": 2, "tokens": 1, "splits": 4}, rule="VEC must be 4, 8 or 16: a token fits a warp in whole packets"
+        ),
+        Illegal(params={"warps": 4, "vec": 8, "tokens": 1, "splits": 64}, rule="SPLITS must be 1 to 32: the combine is unrolled over them"),
+    ),
+    bugs=(
+        Bug(
+            name="tail_not_masked",
+            old="if (base + t * TEAMS + team >= end) score = 2 * NEVER;",
+            new="if (base + t * TEAMS >= end) score = 2 * NEVER;",
+            slip="the tail mask ignores the team, so the last token is counted by several teams",
+            symptom="outputs lean towards the last token of every split",
+        ),
+        Bug(
+            name="combine_no_rescale",
+            old="total += ml[s].y * fix;",
+            new="total += ml[s].y;",
+            slip="the combine adds the sums of the splits without bringing them to one maximum",
+            symptom="outputs shrink, worst where splits differ in maximum",
+        ),
+        Bug(
+            name="merge_no_barrier",
+            old="team_acc[team][lane * VEC + i] = acc[i] * fix;\n  __syncthreads();",
+            new="team_acc[team][lane * VEC + i] = acc[i] * fix;",
+            slip="no barrier between writing and summing the teams' partial outputs",
+            symptom="shared-memory race in the merge",
+        ),
+    ),
+)
+
+CP_ASYNC = Variant(
+    name="cp_async",
+    idea="split-KV through a cp.async ring, table prefetched",
+    parent="split_kv",
+    points=shapes(
+        ("warps", "block_n", "stages", "splits"),
+        (2, 8, 2, 1),
+        (2, 8, 2, 8),
+        (2, 16, 2, 2),
+        (2, 16, 2, 8),
+        (2, 16, 3, 4),
+        (2, 32, 2, 1),
+        (4, 32, 2, 1),
+        (4, 32, 2, 4),
+        (4, 32, 3, 2),
+        (8, 32, 3, 32),
+    ),
+    start={"warps": 4, "block_n": 32, "stages": 2, "splits": 4},
+    demand=demand_ring,
+    needs=frozenset({"cp_async"}),
+    illegal=(
+        Illegal(
+            params={"warps": 4, "block_n": 8, "stages": 2, "splits": 4},
+            rule="BLOCK_N must be a multiple of WARPS * 4: every team gets as many tokens",
+        ),
+        Illegal(
+            params={"warps": 4, "block_n": 32, "stages": 1, "splits": 4},
+            rule="STAGES must be 2 or more: one tile is used while others load",
+        ),
+        Illegal(params={"warps": 4, "block_n": 128, "stages": 8, "splits": 4}, rule="the ring exceeds the shared memory of any block"),
+        Illegal(
+            params={"warps": 4, "block_n": 32, "stages": 2, "splits": 64}, rule="SPLITS must be 1 to 32: the combine is unrolled over them"
+        ),
+    ),
+    bugs=(
+        Bug(
+            name="waits_for_too_few",
+            old="cp_async_wait<STAGES - 2>();",
+            new="cp_async_wait<STAGES - 1>();",
+            slip="wait_group leaves one group too many pending: the tile is used before it has landed",
+            symptom="NaN or stale tiles in the output",
+        ),
+        Bug(
+            name="table_too_late",
+            old="      copy(tile + STAGES - 1);\n      look_up(tile + STAGES);",
+            new="      copy(tile + STAGES - 1);\n      look_up(tile + STAGES - 1);",
+            slip="the page lookup runs for the tile just copied, so the next copy repeats its rows",
+            symptom="one tile counted twice and another never, from the first refill on",
+        ),
+        Bug(
+            name="tail_not_masked",
+            old="+ t * TEAMS + team >= end) score[t] = 2 * NEVER;",
+            new="+ t * TEAMS >= end) score[t] = 2 * NEVER;",
+            slip="the tail mask ignores the team, so the last token is counted by several teams",
+            symptom="outputs lean towards the last token of every split",
+        ),
+    ),
+)
+
+OP = Op(
+    name="flash_decode",
+    impl="cuda",
+    dtype="fp16",
+    axes=AXES,
+    summary="out[b, h] = softmax(q[b, h] . K[b, :, h] / sqrt(D)) @ V[b, :, h] for one query token per sequence, H query and H KV heads, "
+    "T tokens. q and out are fp16 [B, H, D]; K and V lie in fp16 pages [pages, P, H, D], found through an int32 table [B, max_pages]; "
+    "lengths int32 [B]; sums in fp32.",
+    shapes=shapes(AXES, (8, 32, 128, 4096, 16), (32, 8, 128, 8192, 16), (128, 32, 64, 2048, 32)),
+    heldout={"B": 16, "H": 40, "D": 128, "T": 4096, "P": 16},
+    work=work,
+    constants=constants,
+    reference=reference,
+    tolerance=2e-3,
+    variants=(SINGLE_PASS, SPLIT_KV, CP_ASYNC),
+)

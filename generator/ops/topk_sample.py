@@ -1,0 +1,282 @@
+"""topk_sample: draw one token per row from the softmax of its k largest fp32 logits, as an LLM server does after each step.
+
+Every logit is needed once and almost none of them matters: the ladder is about how often the row is read to find the k-th largest, and
+about rows so few that one block each leaves most of the GPU idle.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from generator.ops.base import Bug, Columns, Demand, Illegal, Op, Quantity, Shape, Variant, Work, ceil_div, grid, shapes
+
+AXES = ("B", "V", "K")
+
+
+def work(s: Shape) -> Work:
+    """Read each logit and one uniform per row (fp32), write one token (int32); compare each logit once, weigh k of them: 4 flops each."""
+    b, v, k = s["B"], s["V"], s["K"]
+    return Work(bytes=4 * b * v + 4 * b + 4 * b, flops=b * v + 4 * b * k, math="fp32")
+
+
+def constants(s: Shape) -> dict[str, int]:
+    return {}
+
+
+def reference(logits: npt.NDArray[np.float32], uniform: npt.NDArray[np.float32], k: int, inv_temperature: float) -> npt.NDArray[np.float64]:
+    """Token ids `[B]` for logits `[B, V]` and uniform `[B]` in [0, 1).
+
+    Keeps logits not below the row's k-th largest; takes the first token, in index order, at which the normalised cumulative sum of
+    `exp(logit * inv_temperature)` over the kept ones exceeds the row's uniform.
+    """
+    values = logits.astype(np.float64)
+    kept = values >= np.sort(values, axis=1)[:, -k, None]
+    weight = np.where(kept, np.exp((values - values.max(axis=1, keepdims=True)) * inv_temperature), 0.0)
+    total = np.cumsum(weight, axis=1)
+    first: npt.NDArray[np.int64] = np.argmax(total > uniform.astype(np.float64)[:, None] * total[:, -1:], axis=1)
+    return first.astype(np.float64)
+
+
+def pick_ns(bins: Quantity) -> npt.NDArray[np.float64]:
+    """One warp finds a bin among `bins`: a strided walk over the shared histogram, whose stride is also its bank conflict."""
+    span = np.asarray(bins, dtype=np.float64) / 32
+    return 120 + 0.55 * span * np.minimum(span, 32) + 8 * span
+
+
+def demand_selection(s: Shape, p: Columns) -> Demand:
+    """ceil(k / items) passes, one to weigh, half of one to draw; each value taken costs two block reductions."""
+    b, v, k, threads, items = s["B"], s["V"], s["K"], p["threads"], p["items"]
+    warps, passes = threads // 32, ceil_div(k, items)
+    insertions = np.minimum(1.0, 24.0 * items * threads / v)
+    live, budget = 24 + 7 * items, 65536 // threads
+    return Demand(
+        blocks=b,
+        threads=threads,
+        registers=np.minimum(live, budget),
+        smem_per_block=warps * 16 + 4,
+        dram_bytes=4 * b * v + 8 * b,
+        reread_bytes=2 * b * v * (2 * passes + 1),
+        footprint_bytes=4 * b * v,
+        inflight_per_block=threads * 4 * p["unroll"],
+        flops=b * v,
+        alu_ops=b * v * (passes * (5 + 2 / p["unroll"] + 4 * items * insertions) + 12),
+        sfu_ops=1.5 * b * v,
+        lsu_ops=b * ceil_div(v, 32) * (passes * (1 + insertions * np.maximum(live - budget, 0)) + 1.5)
+        + b * k * 2 * warps * (6 + warps)
+        + b * ceil_div(v, threads) * warps * (6 + warps),
+        leak=1.0,
+        chain_ns=2 * k * (120 + 3 * warps) + 0.5 * ceil_div(v, threads) * (260 + 4 * warps),
+    )
+
+
+def demand_radix(s: Shape, p: Columns) -> Demand:
+    """One pass per digit and one to weigh; only the first digit's atomics are many, and they collide in its few busy bins."""
+    b, v, threads, copies, vec = s["B"], s["V"], p["threads"], p["copies"], p["vec"]
+    warps, bins, digits = threads // 32, np.left_shift(1, p["radix"]), ceil_div(32, p["radix"])
+    busy = np.where(p["radix"] >= 11, 30.0, np.where(p["radix"] >= 8, 5.0, 3.0))
+    collisions = 1 + 32 / (np.minimum(copies, 32) * busy)
+    return Demand(
+        blocks=b,
+        threads=threads,
+        registers=30 + 2 * p["unroll"] * vec,
+        smem_per_block=copies * bins * 4 + warps * 4 + 12,
+        dram_bytes=4 * b * v + 8 * b,
+        reread_bytes=4 * b * v * (digits + 1 / warps),
+        footprint_bytes=4 * b * v,
+        inflight_per_block=threads * 4 * vec * p["unroll"],
+        flops=b * v,
+        alu_ops=b * v * (digits * (6 + 3 / (vec * p["unroll"])) + 5),
+        sfu_ops=4 * b * s["K"],
+        lsu_ops=b * (ceil_div(v, 32 * vec) * (digits + 1) + ceil_div(v, 32) * 2 * collisions + digits * copies * bins / 16),
+        leak=0.35,
+        chain_ns=digits * (300 + pick_ns(bins) + 25 * copies * bins / threads) + 900 + ceil_div(v, warps * threads) * (420 + 4 * warps),
+    )
+
+
+def demand_split(s: Shape, p: Columns) -> Demand:
+    """The row is read once by many blocks; their candidates, little more than k a chunk, come back from L2, and one chunk a row to draw.
+
+    The second kernel is one short chain per row, the tail.
+    """
+    b, v, k, threads, items, vec = s["B"], s["V"], s["K"], p["threads"], p["items"], p["vec"]
+    bins, digits = np.left_shift(1, p["radix"]), ceil_div(32, p["radix"])
+    size = threads * items
+    chunks = ceil_div(v, size)
+    crowd = np.where(p["radix"] <= 6, 2.2, np.where(p["radix"] <= 8, 1.3, 1.1)) * (1 + 0.8 * k / threads)
+    lists = 4 * b * chunks * k * crowd
+    gather = 260 * ceil_div(chunks, 32) * (1 + k * crowd / 64)
+    merge = digits * (200 + pick_ns(bins) + gather) + gather + 6 * chunks + 1000 + size / 16
+    return Demand(
+        blocks=b * chunks,
+        threads=threads,
+        registers=18 + items,
+        smem_per_block=bins * 4 + 8,
+        dram_bytes=4 * b * v + 8 * b,
+        reread_bytes=lists * (digits + 2) + 4 * b * size,
+        footprint_bytes=lists + 4 * b * size,
+        inflight_per_block=np.minimum(size, v) * 4,
+        flops=b * v,
+        alu_ops=b * chunks * size * (6 + 4 / vec),
+        sfu_ops=2 * b * chunks * k,
+        lsu_ops=b * chunks * (size / (32 * vec) + threads / 32 * 16 + bins / 16 + 40 + 2 * k * crowd),
+        leak=0.35,
+        launches=2,
+        tail_ns=merge,
+        chain_ns=700 + 2 * (160 + pick_ns(bins) + 20 * bins / threads),
+    )
+
+
+SELECTION = Variant(
+    name="selection_passes",
+    idea="one block per row, repeated passes for the maximum",
+    points=grid(
+        lambda p: p["unroll"] == 4 or p["items"] <= 2,
+        threads=(512, 1024),
+        items=(1, 2, 4, 8),
+        unroll=(1, 4),
+    ),
+    start={"threads": 1024, "items": 4, "unroll": 4},
+    demand=demand_selection,
+    illegal=(
+        Illegal(params={"threads": 500, "items": 2, "unroll": 4}, rule="THREADS must be whole warps"),
+        Illegal(params={"threads": 2048, "items": 1, "unroll": 4}, rule="a block has at most 1024 threads"),
+        Illegal(params={"threads": 512, "items": 16, "unroll": 4}, rule="ITEMS must be 1 to 8: a thread's list lives in registers"),
+    ),
+    bugs=(
+        Bug(
+            name="ties_counted_once",
+            old="taken += block_reduce(mine ? list.count[0] : 0, [](int a, int b) { return a + b; });",
+            new="taken += block_reduce(mine ? 1 : 0, [](int a, int b) { return a + b; });",
+            slip="a value that one thread saw several times counts as one logit taken",
+            symptom="rows with repeated logits keep more than k of them",
+        ),
+        Bug(
+            name="inclusive_draw",
+            old="if (kept && upto - weight <= target) atomicMax(&chosen, i);",
+            new="if (kept && upto <= target) atomicMax(&chosen, i);",
+            slip="the draw compares the inclusive prefix sum, so it stops one kept token early",
+            symptom="every token is the kept one before the right one",
+        ),
+        Bug(
+            name="scan_buffer_reused",
+            old="    total += sums[i];\n  }\n  __syncthreads();",
+            new="    total += sums[i];\n  }",
+            slip="no barrier between reading the warp sums and the next tile's write to them",
+            symptom="race on the warp sums",
+        ),
+    ),
+)
+
+RADIX = Variant(
+    name="radix_select",
+    idea="one block per row, radix select in shared memory",
+    parent="selection_passes",
+    points=grid(
+        lambda p: (
+            (p["threads"], p["vec"], p["unroll"]) in {(512, 1, 1), (512, 1, 4), (512, 4, 2), (1024, 4, 4)}
+            and (p["copies"] <= 2 or (p["radix"], p["vec"]) == (8, 4))
+            and (p["vec"] == 4 or p["radix"] == 8)
+        ),
+        threads=(512, 1024),
+        radix=(8, 11),
+        copies=(1, 2, 8),
+        vec=(1, 4),
+        unroll=(1, 2, 4),
+    ),
+    start={"threads": 512, "radix": 8, "copies": 1, "vec": 1, "unroll": 4},
+    demand=demand_radix,
+    illegal=(
+        Illegal(params={"threads": 500, "radix": 8, "copies": 2, "vec": 4, "unroll": 2}, rule="THREADS must be whole warps"),
+        Illegal(
+            params={"threads": 512, "radix": 4, "copies": 2, "vec": 4, "unroll": 2}, rule="RADIX must be 5 to 12: a warp scans the bins"
+        ),
+        Illegal(
+            params={"threads": 512, "radix": 11, "copies": 8, "vec": 4, "unroll": 2}, rule="COPIES histograms exceed 32 KB of shared memory"
+        ),
+        Illegal(params={"threads": 512, "radix": 8, "copies": 2, "vec": 8, "unroll": 2}, rule="VEC must be 1, 2 or 4: one aligned access"),
+    ),
+    bugs=(
+        Bug(
+            name="clear_without_barrier",
+            old="hist[i / BINS][i % BINS] = 0;\n    __syncthreads();",
+            new="hist[i / BINS][i % BINS] = 0;",
+            slip="no barrier between clearing the histogram and the first atomics",
+            symptom="race on the histogram, counts are lost",
+        ),
+        Bug(
+            name="rank_not_reduced",
+            old="for (; hist[bin] < left; --bin) left -= hist[bin];",
+            new="for (; hist[bin] < left; --bin) {}",
+            slip="the rank is not reduced by the bins passed over",
+            symptom="the cut falls too low or the walk leaves the histogram",
+        ),
+        Bug(
+            name="cut_excluded",
+            old="if (order_key(f) >= cut) sum += __expf((f - best) * inv_temperature);",
+            new="if (order_key(f) > cut) sum += __expf((f - best) * inv_temperature);",
+            slip="logits equal to the k-th largest are left out of the slice weights",
+            symptom="draws near the end of the mass are shifted, ties most of all",
+        ),
+    ),
+)
+
+SPLIT = Variant(
+    name="split_select",
+    idea="many blocks per row, candidates per chunk, then merge",
+    parent="radix_select",
+    points=grid(
+        lambda p: p["threads"] * p["items"] >= 2048 and (p["radix"] == 8 or p["items"] == 16) and (p["vec"] == 4 or p["threads"] == 256),
+        threads=(128, 256, 512),
+        items=(8, 16, 32),
+        vec=(1, 4),
+        radix=(6, 8),
+    ),
+    start={"threads": 256, "items": 16, "vec": 1, "radix": 8},
+    demand=demand_split,
+    illegal=(
+        Illegal(params={"threads": 200, "items": 16, "vec": 4, "radix": 8}, rule="THREADS must be whole warps"),
+        Illegal(params={"threads": 256, "items": 6, "vec": 4, "radix": 8}, rule="ITEMS must be a multiple of VEC"),
+        Illegal(params={"threads": 256, "items": 16, "vec": 4, "radix": 4}, rule="RADIX must be 5 to 12: a warp scans the bins"),
+    ),
+    bugs=(
+        Bug(
+            name="bound_from_above",
+            old="const unsigned least = kth_largest<THREADS>([&](auto f) { f(most); }, k, 32 - 2 * RADIX);",
+            new="const unsigned least = kth_largest<THREADS>([&](auto f) { f(most); }, 1, 32 - 2 * RADIX);",
+            slip="a chunk lists only what reaches the largest of its threads' maxima, not the k-th",
+            symptom="kept logits go missing wherever one chunk holds several of them",
+        ),
+        Bug(
+            name="tail_counts_as_zero",
+            old="key[p * VEC + v] = live ? order_key(packet.f[v]) : 0u;",
+            new="key[p * VEC + v] = order_key(packet.f[v]);",
+            slip="lanes past the end of the row enter the selection as logit 0",
+            symptom="rows of negative logits select zeros that are not there",
+        ),
+        Bug(
+            name="missing_base",
+            old="if (mass[c] > 0.0f && upto <= target) owner = c, base = upto;",
+            new="if (mass[c] > 0.0f && upto <= target) owner = c;",
+            slip="the chunk's scan starts at zero instead of the weight of the chunks before it",
+            symptom="draws outside the first chunk take its last kept token",
+        ),
+    ),
+)
+
+OP = Op(
+    name="topk_sample",
+    impl="cuda",
+    dtype="fp32",
+    axes=AXES,
+    summary=(
+        "token[b] = the first index, in index order, at which the cumulative sum of exp(logits[b, v] * inv_temperature), normalised over "
+        "the logits not below the K-th largest of the row (ties kept), exceeds uniform[b] in [0, 1); logits are row-major fp32 [B, V], "
+        "uniform fp32 [B], token int32 [B]."
+    ),
+    shapes=shapes(AXES, (64, 128256, 50), (16, 151936, 20), (128, 201088, 40)),
+    heldout={"B": 32, "V": 262144, "K": 64},
+    work=work,
+    constants=constants,
+    reference=reference,
+    tolerance=1e-4,
+    variants=(SELECTION, RADIX, SPLIT),
+)
