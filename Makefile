@@ -1,0 +1,57 @@
+# PYTHON is the interpreter of the virtual environment: 3.11 or later.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: build test verify lint sample golden bench
+.DELETE_ON_ERROR:
+
+build: .venv/.run          ## the default release into ./kernelswarm
+	@echo "building the default release into ./kernelswarm"
+	$(BIN)/python -m generator build --out kernelswarm
+
+test: lint                 ## linters and the default tests
+	@echo "running the tests"
+	$(BIN)/python -m pytest
+
+verify: .venv/.test .venv/.evidence    ## whole releases, compilers, every kernel: slow
+	@echo "running the slow checks"
+	$(BIN)/python -m pytest -m "slow or evidence"
+
+lint: .venv/.test          ## style, types, layers
+	@echo "checking style, types and layers"
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+sample: .venv/.run         ## the small build that tests and docs use
+	@echo "building episodes 0-67 into data/sample"
+	$(BIN)/python -m generator build --episodes 68 --validation 0 --out data/sample --overwrite
+
+golden: .venv/.test         ## the digests that pin the data of this version
+	@echo "writing tests/golden.json"
+	PYTHONPATH=. $(BIN)/python tests/golden.py
+
+bench: .venv/.run          ## seconds, memory and bytes of a build
+	$(BIN)/python benchmarks/bench_build.py
+
+.venv/.made:
+	@echo "making the virtual environment .venv with $(PYTHON)"
+	@$(PYTHON) -c "import sys; sys.exit(0 if sys.version_info >= (3, 11) else 'error: Python is too old, got %d.%d, allowed: 3.11 and up, run make PYTHON=python3.11' % sys.version_info[:2])"
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/.run: .venv/.made setup.cfg pyproject.toml
+	@echo "installing kernelswarm and what it runs on"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/.test: .venv/.run
+	@echo "installing what the tests and linters need"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,dev]"
+	@touch $@
+
+.venv/.evidence: .venv/.run
+	@echo "installing the compilers that the evidence comes from"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[evidence]"
+	@touch $@
