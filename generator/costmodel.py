@@ -59,16 +59,16 @@ def significant(x: Floats | float) -> Floats:
     """`x` rounded to `SIGNIFICANT_DIGITS` digits; zeros and infinities stay. Exact: the scale is a power of ten."""
     x = np.asarray(x, dtype=np.float64)
     safe = np.where((x == 0) | ~np.isfinite(x), 1.0, np.abs(x))
-    exponent = np.zeros(safe.shape, dtype=np.int64)
-    for power in range(-12, 13):
-        exponent += safe >= float(f"1e{power}")
-    shift = SIGNIFICANT_DIGITS - 1 - (exponent - 13)
+    shift = SIGNIFICANT_DIGITS - 1 + _LOWEST - (np.searchsorted(_DECADES, safe, side="right") - 1)
     up, down = _POWERS[np.maximum(shift, 0)], _POWERS[np.maximum(-shift, 0)]
     rounded = np.rint(x * up / down) * down / up
     return np.where((x == 0) | ~np.isfinite(x), x, rounded)
 
 
-_POWERS = np.array([float(f"1e{k}") for k in range(23)])
+_LOWEST: Final = 12
+"""Numbers from 1e-12 to 1e13 are rounded; times in ms lie between 1e-4 and 1e5."""
+_DECADES: Final = np.array([float(f"1e{k}") for k in range(-_LOWEST, _LOWEST + 1)])
+_POWERS: Final = np.array([float(f"1e{k}") for k in range(23)])
 
 
 def peak(gpu: Gpu, math: Math) -> float:

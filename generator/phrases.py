@@ -1,6 +1,7 @@
 """The text of each message kind: terse, true to the numbers beside it, in several phrasings chosen by the prose stream.
 
-No phrase draws a fact: what happened, and every number, is handed in. Rewording one therefore never moves a measurement.
+No phrase draws a fact: what happened, and every number, is handed in. Rewording one therefore never moves a measurement. Only the phrasing
+that is drawn is written out: numbers take longer to print than to simulate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -71,25 +72,26 @@ def plan(dice: Dice, scenario: str, land: Landscape, n: int) -> str:
 
 def baseline_result(dice: Dice, point: Point, time_ms: float, floor_ms: float) -> str:
     share = percent(floor_ms, time_ms)
-    return dice.pick(
-        (
-            f"baseline {point.variant.name}: {ms(time_ms)} ms median of 100 (cold L2), {share} of floor rate. floor {ms(floor_ms)} ms",
-            f"baseline {named(point)}: verify ok, {ms(time_ms)} ms, cold L2, median of 100; floor {ms(floor_ms)} ms ({share})",
-            f"ok, {point.variant.name} at {ms(time_ms)} ms, {share} of floor rate, floor {ms(floor_ms)} ms, bound by {point.bound}",
-        )
-    )
+    match dice.below(3):
+        case 0:
+            return (
+                f"baseline {point.variant.name}: {ms(time_ms)} ms median of 100 (cold L2), {share} of floor rate. floor {ms(floor_ms)} ms"
+            )
+        case 1:
+            return f"baseline {named(point)}: verify ok, {ms(time_ms)} ms, cold L2, median of 100; floor {ms(floor_ms)} ms ({share})"
+    return f"ok, {point.variant.name} at {ms(time_ms)} ms, {share} of floor rate, floor {ms(floor_ms)} ms, bound by {point.bound}"
 
 
 def dispatch(dice: Dice, to: str, variant: Variant, span: str, target_ms: float) -> str:
     """`span` is the region as `sweep` words it."""
-    return dice.pick(
-        (
-            f"{to}: take {variant.name}, sweep {span}; report anything under {ms(target_ms)} ms",
-            f"{to}: {variant.name} ({variant.idea}), points {span}; beat {ms(target_ms)} ms",
-            f"{to}: your slice is {variant.name} {span}. to beat: {ms(target_ms)} ms",
-            f"{to}: explore {variant.name} at {span}; tell me what moves it",
-        )
-    )
+    match dice.below(4):
+        case 0:
+            return f"{to}: take {variant.name}, sweep {span}; report anything under {ms(target_ms)} ms"
+        case 1:
+            return f"{to}: {variant.name} ({variant.idea}), points {span}; beat {ms(target_ms)} ms"
+        case 2:
+            return f"{to}: your slice is {variant.name} {span}. to beat: {ms(target_ms)} ms"
+    return f"{to}: explore {variant.name} at {span}; tell me what moves it"
 
 
 def redirect(dice: Dice, to: str, was: Variant, best_ms: float | None, span: str, winner: Point) -> str:
@@ -97,13 +99,12 @@ def redirect(dice: Dice, to: str, was: Variant, best_ms: float | None, span: str
     variant = winner.variant
     mine = f" ({ms(best_ms)})" if best_ms is not None else ""
     leave = f"stay on {variant.name}" if was is variant else f"drop {was.name}{mine}, join {variant.name}"
-    return dice.pick(
-        (
-            f"{to}: {leave} near {winner.label}; vary {span}",
-            f"{to}: {leave}, {variant.idea}; try {span}",
-            f"{to}: {leave} around the shared best {winner.label}: {span}",
-        )
-    )
+    match dice.below(3):
+        case 0:
+            return f"{to}: {leave} near {winner.label}; vary {span}"
+        case 1:
+            return f"{to}: {leave}, {variant.idea}; try {span}"
+    return f"{to}: {leave} around the shared best {winner.label}: {span}"
 
 
 def status(dice: Dice, done: int, budget: int, best_ms: float | None, best: Point | None, following: Point) -> str:
@@ -112,36 +113,35 @@ def status(dice: Dice, done: int, budget: int, best_ms: float | None, best: Poin
         return dice.pick((f"{left}, nothing kept yet; next {named(following)}", f"{left}; no win so far, trying {following.label}"))
     held = f"best {ms(best_ms)} ({best.variant.name})"
     moves = " ".join(f"{k}={v}" for k, v in following.params.items() if best.params.get(k) != v or best.variant is not following.variant)
-    return dice.pick(
-        (
-            f"{left}, best {ms(best_ms)} at {best.label}; trying {moves or named(following)}",
-            f"{left}; {held}, next {following.label}",
-            f"{held} after {done} of {budget}; next {named(following)}",
-        )
-    )
+    match dice.below(3):
+        case 0:
+            return f"{left}, best {ms(best_ms)} at {best.label}; trying {moves or named(following)}"
+        case 1:
+            return f"{left}; {held}, next {following.label}"
+    return f"{held} after {done} of {budget}; next {named(following)}"
 
 
 def kept(dice: Dice, time_ms: float, prev_best: float, floor_ms: float, point: Point) -> str:
     share = percent(floor_ms, time_ms)
-    return dice.pick(
-        (
-            f"ok; verify ok; {ms(time_ms)} ms (was {ms(prev_best)}), {share} of floor rate, bound by {point.bound}",
-            f"ok; verify ok; {ms(time_ms)} ms median of 100, cold L2; {prev_best / time_ms:.2f}x over {ms(prev_best)}",
-            f"verify ok; kept: {ms(prev_best)} -> {ms(time_ms)} ms, {share} of floor rate",
-            f"compiled, verified; {ms(time_ms)} ms beats {ms(prev_best)}; {point.bound}-bound at {share} of floor rate",
-        )
-    )
+    match dice.below(4):
+        case 0:
+            return f"ok; verify ok; {ms(time_ms)} ms (was {ms(prev_best)}), {share} of floor rate, bound by {point.bound}"
+        case 1:
+            return f"ok; verify ok; {ms(time_ms)} ms median of 100, cold L2; {prev_best / time_ms:.2f}x over {ms(prev_best)}"
+        case 2:
+            return f"verify ok; kept: {ms(prev_best)} -> {ms(time_ms)} ms, {share} of floor rate"
+    return f"compiled, verified; {ms(time_ms)} ms beats {ms(prev_best)}; {point.bound}-bound at {share} of floor rate"
 
 
 def no_improvement(dice: Dice, time_ms: float, prev_best: float, point: Point) -> str:
-    return dice.pick(
-        (
-            f"ok; verify ok; {ms(time_ms)} ms, best stays {ms(prev_best)}",
-            f"verify ok; {ms(time_ms)} ms median of 100, no gain over {ms(prev_best)}",
-            f"ok; {ms(time_ms)} ms, {time_ms / prev_best:.2f}x the best {ms(prev_best)}; bound by {point.bound}",
-            f"compiled, verified, {ms(time_ms)} ms; not kept, {ms(prev_best)} holds",
-        )
-    )
+    match dice.below(4):
+        case 0:
+            return f"ok; verify ok; {ms(time_ms)} ms, best stays {ms(prev_best)}"
+        case 1:
+            return f"verify ok; {ms(time_ms)} ms median of 100, no gain over {ms(prev_best)}"
+        case 2:
+            return f"ok; {ms(time_ms)} ms, {time_ms / prev_best:.2f}x the best {ms(prev_best)}; bound by {point.bound}"
+    return f"compiled, verified, {ms(time_ms)} ms; not kept, {ms(prev_best)} holds"
 
 
 def compile_error(impl: str, variant: str, line: int, rule: str) -> str:
@@ -158,23 +158,21 @@ def launch_failure(dice: Dice, point: Point) -> str:
 
 
 def wrong_result(dice: Dice, bug: Bug, point: Point) -> str:
-    return dice.pick(
-        (
-            f"verify FAIL: {bug.symptom}",
-            f"compiles; verify FAIL against reference: {bug.symptom}",
-            f"verify FAIL at {point.label}: {bug.symptom}; not benched",
-        )
-    )
+    match dice.below(3):
+        case 0:
+            return f"verify FAIL: {bug.symptom}"
+        case 1:
+            return f"compiles; verify FAIL against reference: {bug.symptom}"
+    return f"verify FAIL at {point.label}: {bug.symptom}; not benched"
 
 
 def unsupported(dice: Dice, point: Point, arch: str) -> str:
-    return dice.pick(
-        (
-            f"{point.variant.name} needs {point.reason}; not supported on target {arch}",
-            f"unsupported on {arch}: {point.variant.name} uses {point.reason}",
-            f"not compiled for {arch}: no {point.reason} on this arch",
-        )
-    )
+    match dice.below(3):
+        case 0:
+            return f"{point.variant.name} needs {point.reason}; not supported on target {arch}"
+        case 1:
+            return f"unsupported on {arch}: {point.variant.name} uses {point.reason}"
+    return f"not compiled for {arch}: no {point.reason} on this arch"
 
 
 def review_fail(dice: Dice, point: Point, bug: Bug | None, prev_best: float) -> str:
@@ -187,23 +185,21 @@ def review_fail(dice: Dice, point: Point, bug: Bug | None, prev_best: float) -> 
         return f"fail: will not launch, {point.reason}"
     if point.fate == "unsupported":
         return f"fail: {point.variant.name} needs {point.reason}, which this board lacks"
-    return dice.pick(
-        (
-            f"fail: {point.label} is not worth a bench against {ms(prev_best)}",
-            f"fail: I expect no gain over {ms(prev_best)} from {point.label}; send another",
-        )
-    )
+    match dice.below(2):
+        case 0:
+            return f"fail: {point.label} is not worth a bench against {ms(prev_best)}"
+    return f"fail: I expect no gain over {ms(prev_best)} from {point.label}; send another"
 
 
 def review_pass(dice: Dice, point: Point) -> str:
-    return dice.pick(
-        (
-            "pass: bounds and barriers look right",
-            f"pass: {point.label} is legal, indexing checked",
-            f"pass: {point.variant.name} reads clean, tail handled",
-            "pass: no objection, bench it",
-        )
-    )
+    match dice.below(4):
+        case 0:
+            return "pass: bounds and barriers look right"
+        case 1:
+            return f"pass: {point.label} is legal, indexing checked"
+        case 2:
+            return f"pass: {point.variant.name} reads clean, tail handled"
+    return "pass: no objection, bench it"
 
 
 def verify_pass(dice: Dice, time_ms: float | None = None) -> str:
@@ -227,13 +223,12 @@ def leaderboard(ranking: Sequence[tuple[str, float | None, str]]) -> str:
 
 
 def merge(dice: Dice, who: str, point: Point, time_ms: float, shared_ms: float) -> str:
-    return dice.pick(
-        (
-            f"merge {who}: {named(point)}, {ms(time_ms)} ms; shared best was {ms(shared_ms)}",
-            f"merged {who}'s {point.variant.name} ({point.label}): {ms(shared_ms)} -> {ms(time_ms)} ms",
-            f"new shared best {ms(time_ms)} ms from {who}: {named(point)}",
-        )
-    )
+    match dice.below(3):
+        case 0:
+            return f"merge {who}: {named(point)}, {ms(time_ms)} ms; shared best was {ms(shared_ms)}"
+        case 1:
+            return f"merged {who}'s {point.variant.name} ({point.label}): {ms(shared_ms)} -> {ms(time_ms)} ms"
+    return f"new shared best {ms(time_ms)} ms from {who}: {named(point)}"
 
 
 def no_merge(dice: Dice, shared_ms: float) -> str:
@@ -247,13 +242,12 @@ def exhausted(dice: Dice, done: int) -> str:
 
 
 def handoff(dice: Dice, to: str, point: Point, best_ms: float) -> str:
-    return dice.pick(
-        (
-            f"to {to}: {named(point)} at {ms(best_ms)} ms, please tune",
-            f"to {to}: {point.variant.name} verified, {ms(best_ms)} ms; vary its neighbours",
-            f"to {to}: take {point.variant.name} from {point.label} ({ms(best_ms)} ms)",
-        )
-    )
+    match dice.below(3):
+        case 0:
+            return f"to {to}: {named(point)} at {ms(best_ms)} ms, please tune"
+        case 1:
+            return f"to {to}: {point.variant.name} verified, {ms(best_ms)} ms; vary its neighbours"
+    return f"to {to}: take {point.variant.name} from {point.label} ({ms(best_ms)} ms)"
 
 
 def verdict(dice: Dice, baseline_ms: float, best_ms: float, floor_ms: float, point: Point, who: str | None) -> str:
@@ -261,10 +255,11 @@ def verdict(dice: Dice, baseline_ms: float, best_ms: float, floor_ms: float, poi
     if who is None:
         return f"done: nothing beat the baseline {ms(baseline_ms)} ms; {named(point)} stays"
     share = percent(floor_ms, best_ms)
-    return dice.pick(
-        (
-            f"done: {ms(baseline_ms)} -> {ms(best_ms)} ms, {baseline_ms / best_ms:.2f}x, {named(point)} ({who}); {share} of floor rate",
-            f"done: {named(point)} by {who}, {ms(best_ms)} ms, {baseline_ms / best_ms:.2f}x over baseline, bound by {point.bound}",
-            f"done: {ms(best_ms)} ms ({baseline_ms / best_ms:.2f}x) with {point.variant.idea}, {point.label}, from {who}",
-        )
-    )
+    match dice.below(3):
+        case 0:
+            return (
+                f"done: {ms(baseline_ms)} -> {ms(best_ms)} ms, {baseline_ms / best_ms:.2f}x, {named(point)} ({who}); {share} of floor rate"
+            )
+        case 1:
+            return f"done: {named(point)} by {who}, {ms(best_ms)} ms, {baseline_ms / best_ms:.2f}x over baseline, bound by {point.bound}"
+    return f"done: {ms(best_ms)} ms ({baseline_ms / best_ms:.2f}x) with {point.variant.idea}, {point.label}, from {who}"

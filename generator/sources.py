@@ -12,6 +12,7 @@ receives template text and reads no file.
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from generator.ops.base import Bug
 
@@ -30,7 +31,7 @@ def render(template: str, constants: Mapping[str, int], params: Mapping[str, int
     `constants` fills the problem block, which may use some of them only; `params` (lower-case names) must name exactly the constants
     of the tuning block. Raises SourceError otherwise, or if the bug's line is not there exactly once.
     """
-    head, problem, tuning, body = _split(template)
+    head, problem, tuning, body = _parts(template)
     text_problem = _fill(problem, {name: constants[name] for name in _values(problem) if name in constants}, "problem")
     text_tuning = _fill(tuning, {name.upper(): value for name, value in params.items()}, "tuning")
     if bug is not None:
@@ -66,6 +67,12 @@ def _split(text: str) -> tuple[str, str, str, str]:
     tuning, end = rules["tuning parameters"], rules[""]
     cuts = (rules.get("problem", tuning), tuning, end)
     return text[: cuts[0]], text[cuts[0] : cuts[1]], text[cuts[1] : cuts[2]], text[cuts[2] :]
+
+
+@cache
+def _parts(template: str) -> tuple[str, str, str, str]:
+    """The parts of a template, which is rendered hundreds of times."""
+    return _split(template)
 
 
 def _values(block: str) -> dict[str, int]:

@@ -9,6 +9,8 @@ import numpy.typing as npt
 from generator.ops.base import Bug, Columns, Demand, Illegal, Op, Shape, Variant, Work, ceil_div, grid, shapes
 
 AXES = ("B", "H", "D", "T", "P")
+COMBINE_NS = 900
+"""Latency of merging the splits, beside 15 ns for each: maxima, then partial outputs from L2, then one store."""
 
 
 def work(s: Shape) -> Work:
@@ -109,6 +111,7 @@ def demand_split(s: Shape, p: Columns) -> Demand:
         leak=0.35,
         launches=2,
         chain_ns=chain_ns,
+        tail_ns=COMBINE_NS + 15 * splits,
     )
 
 
@@ -141,6 +144,7 @@ def demand_ring(s: Shape, p: Columns) -> Demand:
         leak=0.15,
         launches=2,
         chain_ns=edges_ns + steps * (120 + 45 * per_team),
+        tail_ns=COMBINE_NS + 15 * splits,
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from generator.ops.base import Bug, Columns, Demand, Illegal, Op, Shape, Variant, Work, ceil_div, grid, shapes
+from generator.ops.flash_decode import COMBINE_NS
 
 AXES = ("B", "H", "KV", "D", "T", "W", "P")
 
@@ -130,6 +131,7 @@ def _window(s: Shape, p: Columns, splits: npt.NDArray[np.int64]) -> Demand:
         leak=0.35,
         launches=2 if "splits" in p else 1,
         chain_ns=chain_ns,
+        tail_ns=COMBINE_NS + 15 * splits if "splits" in p else 0,
     )
 
 

@@ -101,6 +101,7 @@ def _grouped(s: Shape, p: Columns, rows: npt.NDArray[np.int64], splits: npt.NDAr
         leak=np.where(stages >= 5, 0.15, np.where(stages == 1, 1.0, 0.35)),
         launches=2 if "splits" in p else 1,
         chain_ns=edges_ns + steps * step_ns,
+        tail_ns=flash_decode.COMBINE_NS + 15 * splits if "splits" in p else 0,
     )
 
 
