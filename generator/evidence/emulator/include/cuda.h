@@ -1,0 +1,1 @@
+// All of it is in emu.h, which is included ahead of every source.

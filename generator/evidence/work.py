@@ -1,0 +1,132 @@
+"""The two jobs that evidence is made of, as they run in worker processes: compile one text for one arch, run one point on all cases."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+
+from generator.evidence import catalogue, emulate, judge, nvcc, triton_tools
+from generator.evidence.catalogue import Point, Source
+from generator.evidence.harness import Case, Launch
+from generator.evidence.table import Check, Facts, Launches
+from generator.ops.base import Op
+
+GRID_LIMITS = (2**31 - 1, 65535, 65535)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileJob:
+    """Compile `source` for `arch`; `folder` keeps results between builds."""
+
+    op: Op
+    variant: str
+    source: Source
+    arch: str
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunJob:
+    """Run `point` on the cases of its op until one fails; `folder` keeps built libraries."""
+
+    op: Op
+    point: Point
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What a RunJob found."""
+
+    check: Check
+    launch: Launches = ()
+    problems: tuple[str, ...] = ()
+
+
+def compile_one(job: CompileJob) -> nvcc.Compiled:
+    """The outcome of a CompileJob, from `folder` if it was done before with the same tools and inputs."""
+    source = job.source
+    entries = catalogue.harness(job.op.name).entries(job.variant, source.params, source.shape) if job.op.impl == "triton" else ()
+    tool = f"nvcc {nvcc.VERSION}" if job.op.impl == "cuda" else f"triton {triton_tools.VERSION} {entries}"
+    path = job.folder / f"{catalogue.digest(f'{tool} {job.arch} {source.file} {source.text}')}.json"
+    if path.exists():
+        return _revive(json.loads(path.read_text(encoding="utf-8")))
+    if job.op.impl == "cuda":
+        found = nvcc.compile(source.text, job.arch, source.file)
+    else:
+        found = triton_tools.compile(source.text, entries, job.arch, source.file)
+    part = path.with_suffix(f".{job.arch}")
+    part.write_text(json.dumps(dataclasses.asdict(found)), encoding="utf-8")
+    part.replace(path)
+    return found
+
+
+def run_one(job: RunJob) -> Ran:
+    """The verdict of a RunJob: the first case that fails decides. An honest CUDA point also tells its launches on every shape."""
+    verdicts = []
+    for case in catalogue.cases(job.op.name):
+        verdicts.append(_run_case(job, case))
+        if verdicts[-1].kind != judge.OK:
+            break
+    if job.point.bug is not None:
+        return Ran(check=_check(verdicts))
+    launch, problems = _launches(job)
+    return Ran(check=_check(verdicts), launch=launch, problems=problems)
+
+
+def facts(found: nvcc.Compiled) -> dict[str, Facts] | str:
+    """As the table holds them."""
+    return found.diagnostic or {name: (k.registers, k.smem, k.spills) for name, k in sorted(found.kernels.items())}
+
+
+def _run_case(job: RunJob, case: Case) -> judge.Verdict:
+    op, point = job.op, job.point
+    text = catalogue.render(op, point.variant, point.params, case.shape, point.bug)
+    if op.impl == "triton":
+        return triton_tools.judged(text, case, op.tolerance, f"{point.variant.name}.py")
+    harness = catalogue.harness(op.name)
+    return emulate.judged(text, lambda c: harness.plan(point.variant.name, point.params, c), case, op.tolerance, job.folder)
+
+
+def _check(verdicts: list[judge.Verdict]) -> Check:
+    last = verdicts[-1]
+    if last.kind == judge.OK:
+        return (judge.OK, emulate.finite(max(v.error or 0.0 for v in verdicts)))
+    if last.kind == judge.NUMERIC:
+        return (last.kind, emulate.finite(last.error), last.case)
+    return (last.kind, None, last.case, last.message)
+
+
+def _launches(job: RunJob) -> tuple[Launches, tuple[str, ...]]:
+    """The launches of a point on every shape of its op, and what no GPU would accept of them."""
+    harness, name, params = catalogue.harness(job.op.name), job.point.variant.name, job.point.params
+    first = catalogue.cases(job.op.name)[0]
+    rows, problems = [], []
+    for shape in catalogue.all_shapes(job.op):
+        if job.op.impl == "triton":
+            rows.append(tuple((e.kernel, 32 * e.warps, 0) for e in harness.entries(name, params, shape)))
+            continue
+        with mock.patch.object(np, "full", _view):
+            launches = harness.plan(name, params, dataclasses.replace(first, shape=shape)).launches
+        rows.append(tuple((launch.kernel, int(launch.block), int(launch.smem)) for launch in launches))
+        problems += [f"{job.point.of}: {launch} on {dict(shape)} cannot be launched" for launch in launches if not _launchable(launch)]
+    return tuple(rows) if len(set(rows)) > 1 else tuple(rows[:1]), tuple(problems)
+
+
+def _launchable(launch: Launch) -> bool:
+    return 0 < launch.block <= 1024 and all(0 < n <= most for n, most in zip(launch.grid, GRID_LIMITS, strict=True))
+
+
+def _view(shape: Any, value: Any, dtype: Any = None) -> npt.NDArray[np.generic]:
+    """As np.full, but one element seen everywhere: a plan on a real shape names gigabytes of scratch that nobody touches."""
+    return np.broadcast_to(np.asarray(value, dtype=dtype), shape)
+
+
+def _revive(raw: dict[str, Any]) -> nvcc.Compiled:
+    kernels = {name: nvcc.Kernel(**values) for name, values in raw["kernels"].items()}
+    return nvcc.Compiled(kernels=kernels, diagnostic=raw["diagnostic"], warnings=tuple(raw["warnings"]))
