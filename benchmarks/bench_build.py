@@ -3,12 +3,13 @@
 The whole is the real command in a process of its own, start-up included; its parts are timed in this process, shard by shard. Seconds are
 given as wall and as CPU time: on a busy machine only the latter means anything.
 
-    python benchmarks/bench_build.py [--episodes 2400] [--tenfold]
+    python benchmarks/bench_build.py [--episodes 2400] [--tenfold] [--runs local:1 local:2 dask:2] [--only-runs]
 """
 
 import argparse
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,9 +46,9 @@ class Clock:
         self.cpu += time.process_time() - cpu
 
 
-def whole(episodes: int, validation: int, out: Path) -> tuple[Clock, float]:
-    """The build command on one worker: its seconds, and its peak memory in MB."""
-    command = [sys.executable, "-m", "generator", "build", "--out", str(out), "--workers", "1"]
+def whole(episodes: int, validation: int, out: Path, workers: int = 1, engine: str = "local") -> tuple[Clock, float]:
+    """The build command: its seconds, and the peak memory in MB of its largest process (a cluster's workers are not its children)."""
+    command = [sys.executable, "-m", "generator", "build", "--out", str(out), "--workers", str(workers), "--engine", engine]
     command += ["--episodes", str(episodes), "--validation", str(validation)]
     started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -85,15 +86,24 @@ def sizes(release: Release, folder: Path) -> tuple[int, int]:
     return sum((folder / name).stat().st_size for name, _ in shards), lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--episodes", type=int, default=2400)
-    parser.add_argument("--tenfold", action="store_true", help="also build ten times the episodes, for the memory")
-    arguments = parser.parse_args()
+def engines(release: Release, runs: list[str], folder: Path, cores: set[int]) -> None:
+    """The same build on engines and numbers of workers, each with all cores, and its wall time over that of the first."""
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    pa.set_cpu_count(1)
-    release = Release(episodes=arguments.episodes, validation=arguments.episodes // 10)
+        os.sched_setaffinity(0, cores)
+    first = 0.0
+    print(f"\n{'engine':12}{'workers':>8}{'wall s':>9}{'CPU s':>9}{'episodes/s':>12}{'speed-up':>10}{'peak MB':>9}")
+    for number, run in enumerate(runs):
+        engine, _, workers = run.partition(":")
+        out = folder / f"run-{number}"
+        clock, memory = whole(release.episodes, release.validation, out, int(workers or 1), engine)
+        first = first or clock.wall
+        rate = (release.episodes + release.validation) / clock.wall
+        print(f"{engine:12}{workers or 1:>8}{clock.wall:9.1f}{clock.cpu:9.1f}{rate:12.0f}{first / clock.wall:10.2f}{memory:9.0f}")
+        shutil.rmtree(out)
+
+
+def one_core(release: Release, tenfold: bool) -> None:
+    """The whole command and its parts, bound to one core."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         total, memory = whole(release.episodes, release.validation, folder / "whole")
@@ -104,11 +114,29 @@ def main() -> None:
         for label, clock in {**clocks, "whole command": total}.items():
             print(f"{label:24}{clock.wall:8.2f}{clock.cpu:8.2f}{clock.cpu / limit.cpu:8.2f}")
         print(f"{'peak memory':24}{memory:8.0f} MB")
-        if arguments.tenfold:
+        if tenfold:
             _, larger = whole(10 * release.episodes, release.validation, folder / "tenfold")
             print(f"{'  for ten times':24}{larger:8.0f} MB ({larger / memory - 1:+.0%})")
         ratio = jsonl_bytes / parquet_bytes
         print(f"{'train as Parquet':24}{parquet_bytes / 1e6:8.1f} MB, as JSONL {jsonl_bytes / 1e6:.1f} MB ({ratio:.1f} times)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--episodes", type=int, default=2400)
+    parser.add_argument("--tenfold", action="store_true", help="also build ten times the episodes, for the memory")
+    parser.add_argument("--runs", nargs="*", default=["local:1", "local:2"], help="ENGINE:WORKERS to compare, the first is the measure")
+    parser.add_argument("--only-runs", action="store_true", help="compare engines and nothing else")
+    arguments = parser.parse_args()
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    pa.set_cpu_count(1)
+    release = Release(episodes=arguments.episodes, validation=arguments.episodes // 10)
+    if not arguments.only_runs:
+        one_core(release, arguments.tenfold)
+    with tempfile.TemporaryDirectory() as name:
+        engines(release, arguments.runs, Path(name), cores)
 
 
 if __name__ == "__main__":

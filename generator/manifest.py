@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from generator import files
+from generator import places
 from generator.digest import split_digest
 from generator.errors import DataError
 from generator.parquet import Receipt
@@ -61,21 +62,17 @@ def _split(config: str, receipts: Iterable[Receipt]) -> dict[str, Any]:
     return {**sizes, "digest": digest, "shards": shards}
 
 
-def write(folder: Path, manifest: Manifest) -> None:
-    files.write(folder / NAME, to_json(manifest))
-
-
-def read(folder: Path) -> Manifest:
-    """The manifest of the build in `folder`. Raises DataError unless it is one of ours and whole."""
-    path = folder / NAME
+def read(folder: Path | str) -> Manifest:
+    """The manifest of the build in `folder`, a path or URL. Raises DataError unless it is one of ours and whole."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(places.place(folder).read(NAME) or b"")
         shards(found, "default", "train")
         complete = found["dataset"] == DATASET and isinstance(found["dataset_version"], str) and isinstance(found["release"], dict)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         complete = False
     if not complete:
-        raise DataError("no readable manifest of a kernelswarm build", str(path), "a folder that `build` finished", "build it again")
+        what = "no readable manifest of a kernelswarm build"
+        raise DataError(what, f"{folder}/{NAME}", "a folder that `build` finished", "build it again")
     return dict(found)
 
 
@@ -85,17 +82,15 @@ def shards(manifest: Manifest, config: str, split: str) -> list[tuple[str, int]]
     return [(str(shard["name"]), int(shard["rows"])) for shard in found["shards"]]
 
 
-def damage(folder: Path, manifest: Manifest) -> str | None:
-    """What is missing or of another size, as a phrase; None if every file is there at its size."""
-    for splits in manifest["configs"].values():
-        for split in splits.values():
-            for shard in split["shards"]:
-                path = folder / shard["name"]
-                if not path.is_file():
-                    return f"{shard['name']} is missing"
-                if path.stat().st_size != shard["bytes"]:
-                    return f"{shard['name']} has {path.stat().st_size} bytes instead of {shard['bytes']}"
-    return None
+def damage(folder: Path | str, manifest: Manifest, threads: int = 1) -> list[str]:
+    """Names of the shards that are missing or not of their size and SHA-256. Reads every file."""
+    place = places.place(folder)
+    listed = [shard for splits in manifest["configs"].values() for split in splits.values() for shard in split["shards"]]
+    with ThreadPoolExecutor(min(threads, 32)) as pool:
+        whole = pool.map(
+            lambda shard: place.size(shard["name"]) == shard["bytes"] and place.sha256(shard["name"]) == shard["sha256"], listed
+        )
+        return [shard["name"] for shard, right in zip(listed, whole, strict=True) if not right]
 
 
 def package_version() -> str:

@@ -1,10 +1,11 @@
+import decimal
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generator.environment import Bench, kept_reward, significant, step, verdict_reward
+from generator.environment import Bench, kept_reward, log2, significant, step, verdict_reward
 from generator.release import training_tasks
 from generator.rng import Dice, stream_key
 from generator.task import landscape
@@ -73,3 +74,26 @@ def test_noise_is_as_measured():
     one = bench(1, 0.001, 0.2)
     runs = sorted(one.measure(0.2) for _ in range(1000))
     assert (runs[800] - runs[200]) / runs[500] < 0.01
+
+
+@given(st.floats(1e-6, 1e6) | st.floats(1.0, 1.0001))
+def test_log2_is_right_to_the_digits_that_are_stored(x: float):
+    with decimal.localcontext(prec=40):
+        exact = decimal.Decimal(x).ln() / decimal.Decimal(2).ln()
+        assert significant(log2(x)) == float(f"{exact:.6e}")
+        assert abs(decimal.Decimal(log2(x)) - exact) <= 4 * decimal.Decimal(math.ulp(float(exact)))
+
+
+@pytest.mark.parametrize(
+    ("x", "bits"),
+    [
+        (1.1, "0x1.199b728cb9d0cp-3"),
+        (1.5, "0x1.2b803473f7ad1p-1"),
+        (3.7, "0x1.e334db2c356b0p+0"),
+        (17.25, "0x1.06f210902b6afp+2"),
+        (1.0000001, "0x1.35d0fea5fccb7p-23"),
+        (8.0, "0x1.8000000000000p+1"),
+    ],
+)
+def test_log2_has_these_bits_everywhere(x: float, bits: str):
+    assert log2(x).hex() == bits

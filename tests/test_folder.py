@@ -56,11 +56,24 @@ def test_another_build_is_replaced_only_when_asked(built):
     assert manifest.read(built)["release"]["episodes"] == 5
 
 
-def test_a_damaged_build_is_not_taken_for_a_whole_one(built):
-    (built / "default/train-00000-of-00001.parquet").unlink()
-    with pytest.raises(InputError, match="another build"):
+@pytest.mark.parametrize("harm", ["lost", "a bit", "cut"])
+def test_a_damaged_build_is_repaired(built, harm):
+    before = tree(built)
+    path = built / "default/train-00000-of-00001.parquet"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.unlink() if harm == "lost" else path.write_bytes(data if harm == "a bit" else data[:-1])
+    outcome = build(Request(out=built, release=Release(episodes=4, validation=0)))
+    assert (outcome.state, outcome.made) == ("repaired", 1)
+    assert tree(built) == before
+
+
+def test_a_build_of_other_versions_is_not_repaired_with_other_bytes(built):
+    found = manifest.read(built)
+    found["configs"]["default"]["train"]["shards"][0]["sha256"] = "0" * 64
+    (built / "manifest.json").write_bytes(manifest.to_json(found))
+    with pytest.raises(DataError, match="cannot be made again to its digest"):
         build(Request(out=built, release=Release(episodes=4, validation=0)))
-    assert build(Request(out=built, release=Release(episodes=4, validation=0), overwrite=True)).state == "built"
 
 
 def test_an_unfinished_build_is_told_from_a_strangers_folder(built):
@@ -70,7 +83,7 @@ def test_an_unfinished_build_is_told_from_a_strangers_folder(built):
     (built / folder.MARK).parent.mkdir()
     (built / folder.MARK).write_text("{}")
     (built / "default/.tmp-12-train-00001-of-00002.parquet").write_bytes(b"half")
-    with pytest.raises(InputError, match="unfinished build"):
+    with pytest.raises(InputError, match="unfinished build of another release"):
         build(Request(out=built, release=Release(episodes=4, validation=0)))
     assert build(Request(out=built, release=Release(episodes=4, validation=0), overwrite=True)).state == "built"
     assert not (built / folder.MARK).exists()
@@ -105,7 +118,14 @@ def test_a_folder_with_somebody_elses_manifest_is_refused(tmp_path, content):
     assert (tmp_path / "manifest.json").read_text() == content
 
 
-@pytest.mark.parametrize(("name", "value"), [("workers", 0), ("workers", 10**6), ("shard_size", 0), ("shard_size", -1)])
+IMPOSSIBLE = [
+    *(("workers", 0), ("workers", 10**6), ("shard_size", 0), ("shard_size", -1)),
+    *(("part", (3, 3)), ("part", (-1, 3)), ("part", (0, 10**9)), ("stall", 0), ("stall", float("nan")), ("stall", float("inf"))),
+    *(("engine", name) for name in ("", "slurm", "local:", "local:3", "dask:", "Dask")),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), IMPOSSIBLE)
 def test_impossible_requests_are_refused(tmp_path, name, value):
     with pytest.raises(InputError):
         Request(out=tmp_path / "out", **{name: value})
