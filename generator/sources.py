@@ -16,7 +16,7 @@ from functools import cache
 
 from generator.ops.base import Bug
 
-_RULE = re.compile(r"^(?://|#) -{4,}(?P<title>[^-\n]*)-*$", re.MULTILINE)
+_RULE = re.compile(r"^(?://|#) -{4,}+(?P<title>[^-\n]*+)-*+$", re.MULTILINE)
 _CONSTANT = re.compile(r"^(?P<head>(?:constexpr int )?(?P<name>[A-Z][A-Z0-9_]*) = )(?P<value>-?\d+)(?P<end>;?)(?P<gap> *)", re.MULTILINE)
 _TITLE = re.compile(r'^(?:// |""")(?P<op>\w+)/(?P<variant>\w+):')
 

@@ -86,7 +86,7 @@ def _mask(values: pa.Array) -> Mask:
 
 
 def _floats(values: pa.Array) -> Floats:
-    floats: Floats = pc.fill_null(pc.cast(values, pa.float64()), float("nan")).to_numpy()
+    floats: Floats = pc.fill_null(pc.cast(values, pa.float64(), safe=False), float("nan")).to_numpy()
     return floats
 
 

@@ -96,6 +96,7 @@ BREAKS: dict[str, tuple[str, Callable[[dict], None]]] = {
     "fixed reward": ("a compile_error result earns -0.1", message("result", "reward", -0.2, status="compile_error")),
     "kept reward": ("a kept result earns more than 0", message("result", "reward", 1.5, status="kept")),
     "verdict reward": ("the verdict earns", message("verdict", "reward", lambda m: m["reward"] + 1e-4)),
+    "huge tries": ("tries counts", lambda row: row["agents"][1].update(tries=2**62 + 1)),
     "tries": ("tries counts", lambda row: row["agents"][1].update(tries=row["agents"][1]["tries"] + 1)),
     "kept": ("kept counts", lambda row: row["agents"][1].update(kept=row["agents"][1]["kept"] + 1)),
     "agent best": ("an agent's best_ms", lambda row: row["agents"][1].update(best_ms=(row["agents"][1]["best_ms"] or 1.0) / 2)),

@@ -49,6 +49,11 @@ def test_a_bug_must_apply_once():
         sources.render(CUDA, {"COLS": 1}, {"threads": 1, "vec": 1}, Bug(name="b", old="absent", new="", slip="", symptom=""))
 
 
+def test_a_long_line_of_dashes_is_refused_at_once():
+    with pytest.raises(SourceError, match="needs a rule"):
+        sources.render("// " + "-" * 200_000 + "x\n", {}, {})
+
+
 def test_rules_must_be_there():
     with pytest.raises(SourceError, match="needs a rule"):
         sources.render("// op/one: adds\n", {}, {})
