@@ -4,7 +4,7 @@ The prose is the template `dataset_card.md`; every number and table in it is com
 it can drift. The YAML goes through the library's own classes and has plain types only, which datasets 3.6 reads as well as 5.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any, Final
@@ -15,15 +15,23 @@ from datasets.info import DatasetInfosDict
 from datasets.utils.metadata import MetadataConfigs
 from huggingface_hub import DatasetCardData
 
-from generator import columns
+from generator import columns, preview, proof, showcase
 from generator.errors import DataError
+from generator.figures import Figure
+from generator.gpus import GPUS
 from generator.ops import OPS
 from generator.ops.base import Op
+from generator.release import Release
+from generator.show import ABRIDGED
 from schema import arrow, vocab
 from schema.version import DATASET_VERSION
 
 TEMPLATE: Final = Path(__file__).parents[1] / "dataset_card.md"
 _SIZES: Final = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+_VALIDATION: Final = (
+    "- `train` and `validation` share tasks and sources but no episode: validation measures how well a policy fits these tasks, not how it "
+    "generalises.\n"
+)
 _SCENARIOS: Final = {
     "dispatch": "the lead splits variants across workers, merges the best, redirects the others to it",
     "parallel_sweep": "each worker owns a slice of the strongest variant's parameters; a leaderboard; the top two refine",
@@ -37,10 +45,20 @@ def features(config: str) -> Features:
     return Features.from_arrow_schema(arrow.CONFIGS[config])
 
 
-def render(manifest: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
-    """The whole README of a build. Raises DataError if the template asks for something that is not computed."""
+def render(manifest: Mapping[str, Any], stats: Mapping[str, Any], row: Mapping[str, Any], figures: Sequence[Figure] = ()) -> str:
+    """The whole README of a build.
+
+    Args:
+        manifest: Of the build.
+        stats: Of the build.
+        row: The campaign to show whole, see `showcase.pick`.
+        figures: Pictures that lie beside the README, see `figures.draw`.
+
+    Raises:
+        DataError: The template asks for something that is not computed.
+    """
     try:
-        text = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(_fields(manifest, stats))
+        text = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(_fields(manifest, stats) | _shown(stats, row, figures))
     except (KeyError, ValueError) as error:
         raise DataError("the card template does not fit", str(error), "the fields that generator/card.py computes", "mend it") from error
     return f"---\n{metadata(manifest)}\n---\n{text}"
@@ -60,6 +78,12 @@ def metadata(manifest: Mapping[str, Any]) -> DatasetCardData:
     infos(manifest).to_dataset_card_data(card)
     configs(manifest).to_dataset_card_data(card)
     return card
+
+
+def tag_name(manifest: Mapping[str, Any]) -> str:
+    """Name of the published tag: `v<version>` for the default release, `v<version>-<digest8>` for any other."""
+    plain = manifest["release"] == Release().key()
+    return f"v{manifest['dataset_version']}" + ("" if plain else f"-{manifest['digest'][:8]}")
 
 
 def infos(manifest: Mapping[str, Any]) -> DatasetInfosDict:
@@ -102,6 +126,7 @@ def _fields(manifest: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, 
     return {
         "version": DATASET_VERSION,
         "digest": manifest["digest"],
+        "tag": tag_name(manifest),
         "command": _command(manifest["release"]),
         "release": _release(manifest["release"]),
         "episodes": f"{stats['episodes']:,}",
@@ -117,6 +142,17 @@ def _fields(manifest: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, 
         "speedup_p10": f"{speedup['p10']:.2f}",
         "speedup_p90": f"{speedup['p90']:.2f}",
         "hours": f"{stats['elapsed_s']['min'] / 3600:.1f} to {stats['elapsed_s']['max'] / 3600:.1f}",
+        "tasks": f"{sum(split['rows'] for split in manifest['configs'].get('holdout', {}).values()):,}",
+        "first_rows": str(preview.ROWS),
+        "preview_kb": f"{preview.MAX_BYTES // 1000}",
+        "specialists": f"{min(least for least, _ in vocab.SPECIALISTS.values())} to {max(most for _, most in vocab.SPECIALISTS.values())}",
+        "kinds": str(len(vocab.KINDS)),
+        "scenarios": str(len(counts["scenario"])),
+        "abridged": str(ABRIDGED),
+        "boards": ", ".join(f"{gpu.board} (`{gpu.name}`)" for gpu in GPUS if gpu.name in counts["gpu"]),
+        "bugs": str(sum(len(variant.bugs) for op in played for variant in op.variants)),
+        "variants": str(sum(len(op.variants) for op in played)),
+        "validation_note": _VALIDATION if "validation" in manifest["configs"]["default"] else "",
         "splits_table": _splits(manifest),
         "episode_columns": _columns(arrow.EPISODES, columns.EPISODE),
         "agent_columns": _columns(arrow.AGENT, columns.AGENT),
@@ -128,6 +164,20 @@ def _fields(manifest: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, 
         "ops_table": _ops(played, stats),
         "axes": ", ".join(f"`{axis}`" for axis in vocab.AXES),
         "tunables": ", ".join(f"`{name}`" for name in vocab.TUNABLES),
+    }
+
+
+def _shown(stats: Mapping[str, Any], row: Mapping[str, Any], figures: Sequence[Figure]) -> dict[str, str]:
+    """The campaign that is shown, the pictures, and what was compiled and run."""
+    pictures = {Path(figure.name).stem: f"![{figure.alt}]({figure.name})\n" for figure in figures}
+    played = [op for op in OPS if op.name in stats["counts"]["op"]]
+    return {
+        "campaign_id": row["episode_id"],
+        "campaign_summary": showcase.summary(row),
+        "campaign_short": showcase.transcript(row, full=False),
+        "campaign_whole": showcase.transcript(row, full=True),
+        "proof": proof.sentence(proof.gather(played), len(played)),
+        **{f"figure_{name}": pictures.get(name, "") for name in ("speedup", "outcomes", "campaign")},
     }
 
 

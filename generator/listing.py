@@ -1,12 +1,15 @@
 """Tables for the command line: what there is to simulate, and what a build holds. Each is a head and rows of text."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from generator.gpus import GPUS
 from generator.ops import OPS
 from generator.release import held_out_shapes, held_out_triples, training_tasks
 from generator.task import params_text, shape_text
+
+if TYPE_CHECKING:
+    from generator.publication import Outcome, Plan
 
 Rows = tuple[Sequence[str], Sequence[Sequence[str]]]
 
@@ -62,6 +65,26 @@ def files(manifest: Mapping[str, Any]) -> Rows:
         for name, split in splits.items()
     ]
     return ("config", "split", "rows", "files", "MB", "digest"), rows
+
+
+def changes(plan: "Plan") -> Rows:
+    """What a push changes in the repository, a file a row."""
+    rows = [(what, file.name, f"{file.size / 1e6:.2f}") for what, files in (("add", plan.adds), ("change", plan.changes)) for file in files]
+    return ("on the Hub", "file", "MB"), [*rows, *(("delete", name, "") for name in plan.deletes)]
+
+
+def pushed(outcome: "Outcome") -> str:
+    """What became of a push, in a line."""
+    plan = outcome.plan
+    counts = f"{len(plan.adds)} added, {len(plan.changes)} changed, {len(plan.deletes)} deleted, {plan.unchanged} unchanged"
+    tag = f"tag {plan.tag}" if plan.tag else "no new tag"
+    match outcome.state:
+        case "planned":
+            return f"{plan.repo_id}: dry run, nothing was changed; would be {counts}, {plan.bytes:,} bytes to {plan.revision}, {tag}"
+        case "unchanged":
+            return f"{plan.repo_id}: already holds this build, no commit was made, {tag}; {outcome.url}"
+        case _:
+            return f"{plan.repo_id}: pushed, {counts}, commit {str(outcome.commit)[:8]}, {tag}; {outcome.url}"
 
 
 def summary(stats: Mapping[str, Any]) -> Rows:

@@ -4,6 +4,8 @@ Tallies are integers and stored values, so the joined statistics do not depend o
 these were finished.
 """
 
+import math
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ _ORDER: Final = {
     "kind": vocab.KINDS,
     "status": vocab.STATUSES,
 }
+_NUMBERS: Final = ("episodes", "messages", "specialists", "tries", "elapsed_ds", "rewards")
 _REWARD_UNITS: Final = 10**12
 """Rewards are summed as whole picounits: sums of floats would depend on their order."""
 
@@ -70,30 +73,95 @@ def tally(table: pa.Table) -> Tally:
     )
 
 
-def summarise(tallies: Sequence[Tally]) -> dict[str, Any]:
-    """The content of `stats.json`: JSON-able, in a fixed order, from at least one tally."""
-    episodes = sum(t.episodes for t in tallies)
-    messages = sum(t.messages for t in tallies)
-    rewards = sum(t.rewards for t in tallies) / _REWARD_UNITS
-    counts = {name: _ordered(name, sum((t.counts[name] for t in tallies), Counter())) for name in COUNTED}
-    speedups = {op: _joined(t.speedups[op] for t in tallies if op in t.speedups) for op in counts["op"]}
-    return {
-        "dataset_version": DATASET_VERSION,
-        "split": "train",
-        "episodes": episodes,
-        "messages": messages,
-        "mean_messages": round(messages / episodes, 3),
-        "mean_specialists": round(sum(t.specialists for t in tallies) / episodes, 3),
-        "tries": sum(t.tries for t in tallies),
-        "counts": counts,
-        "reward": {"total": round(rewards, 6), "mean_per_episode": round(rewards / episodes, 6)},
-        "speedup": _quantiles(_joined(speedups.values())),
-        "speedup_by_op": {op: _quantiles(values) for op, values in speedups.items()},
-        "elapsed_s": {
-            "mean": round(sum(t.elapsed_ds for t in tallies) / 10 / episodes, 3),
-            **_quantiles(_joined(t.elapsed_s for t in tallies)),
-        },
-    }
+def to_json(tally: Tally) -> dict[str, Any]:
+    """A tally ready for JSON; floats keep their bits."""
+    numbers = {name: getattr(tally, name) for name in _NUMBERS}
+    speedups = {op: values.tolist() for op, values in tally.speedups.items()}
+    counts = {name: dict(sorted(counter.items())) for name, counter in tally.counts.items()}
+    return {**numbers, "counts": counts, "speedups": speedups, "elapsed_s": tally.elapsed_s.tolist()}
+
+
+def from_json(found: Any, rows: int) -> Tally:
+    """The tally of `rows` rows that `to_json` made. Raises ValueError if it is not that."""
+    if not isinstance(found, dict) or found.keys() != {*_NUMBERS, "counts", "speedups", "elapsed_s"}:
+        raise ValueError("a tally has other entries")
+    numbers = {name: _whole(found[name]) for name in _NUMBERS}
+    counts = _known(found["counts"], COUNTED)
+    counters = {name: Counter({word: _whole(n) for word, n in _known(counts[name], _ORDER[name]).items()}) for name in COUNTED}
+    speedups = {op: _floats(values) for op, values in _known(found["speedups"], vocab.OPS).items()}
+    tally = Tally(**numbers, counts=counters, speedups=speedups, elapsed_s=_floats(found["elapsed_s"]))
+    if not rows == tally.episodes == len(tally.elapsed_s) == sum(map(len, speedups.values())) or speedups.keys() != counters["op"].keys():
+        raise ValueError("a tally is of another number of rows")
+    return tally
+
+
+def _known(found: Any, names: Sequence[str]) -> dict[str, Any]:
+    if not isinstance(found, dict) or not set(found) <= set(names):
+        raise ValueError("a tally has unknown names")
+    return found
+
+
+def _whole(found: Any) -> int:
+    if type(found) is not int or abs(found) >= 2**63:
+        raise ValueError("a tally has a count that is none")
+    return found
+
+
+def _floats(found: Any) -> npt.NDArray[np.float64]:
+    if not isinstance(found, list) or not all(type(value) is float and math.isfinite(value) for value in found):
+        raise ValueError("a tally has values that are no numbers")
+    return np.array(found, dtype=np.float64)
+
+
+class Totals:
+    """Tallies joined one by one; holds 16 bytes an episode, for the quantiles."""
+
+    def __init__(self) -> None:
+        self._numbers = dict.fromkeys(_NUMBERS, 0)
+        self._counts: dict[str, Counter[str]] = {name: Counter() for name in COUNTED}
+        self._speedups: dict[str, array[float]] = {}
+        self._elapsed = array("d")
+
+    def add(self, tally: Tally) -> None:
+        for name in _NUMBERS:
+            self._numbers[name] += getattr(tally, name)
+        for name, counter in self._counts.items():
+            counter.update(tally.counts[name])
+        for op, values in tally.speedups.items():
+            self._speedups.setdefault(op, array("d")).frombytes(values.astype(np.float64).tobytes())
+        self._elapsed.frombytes(tally.elapsed_s.astype(np.float64).tobytes())
+
+    def summary(self) -> dict[str, Any]:
+        """The content of `stats.json`: JSON-able, in a fixed order, from at least one tally."""
+        numbers = self._numbers
+        episodes, messages, rewards = numbers["episodes"], numbers["messages"], numbers["rewards"] / _REWARD_UNITS
+        counts = {name: _ordered(name, self._counts[name]) for name in COUNTED}
+        speedups = {op: np.frombuffer(self._speedups[op], dtype=np.float64) for op in counts["op"]}
+        return {
+            "dataset_version": DATASET_VERSION,
+            "split": "train",
+            "episodes": episodes,
+            "messages": messages,
+            "mean_messages": round(messages / episodes, 3),
+            "mean_specialists": round(numbers["specialists"] / episodes, 3),
+            "tries": numbers["tries"],
+            "counts": counts,
+            "reward": {"total": round(rewards, 6), "mean_per_episode": round(rewards / episodes, 6)},
+            "speedup": _quantiles(np.concatenate(list(speedups.values()))),
+            "speedup_by_op": {op: _quantiles(values) for op, values in speedups.items()},
+            "elapsed_s": {
+                "mean": round(numbers["elapsed_ds"] / 10 / episodes, 3),
+                **_quantiles(np.frombuffer(self._elapsed, dtype=np.float64)),
+            },
+        }
+
+
+def summarise(tallies: Iterable[Tally]) -> dict[str, Any]:
+    """The content of `stats.json`, from at least one tally."""
+    totals = Totals()
+    for found in tallies:
+        totals.add(found)
+    return totals.summary()
 
 
 def elements(table: pa.Table, column: str) -> pa.StructArray:
@@ -108,10 +176,6 @@ def _counts(values: pa.Array | pa.ChunkedArray) -> Counter[str]:
 
 def _ordered(name: str, counter: Counter[str]) -> dict[str, int]:
     return {word: counter[word] for word in _ORDER[name] if counter[word]}
-
-
-def _joined(parts: Iterable[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
-    return np.concatenate(list(parts))
 
 
 def _quantiles(values: npt.NDArray[np.float64]) -> dict[str, float]:

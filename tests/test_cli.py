@@ -58,6 +58,8 @@ build --episodes 99999999999999999999
 build --validation -1
 build --seed -5
 build --seed x
+evidence bake
+evidence build --op nope
 build --seed 9223372036854775808
 build --workers 0
 build --workers -2
@@ -65,6 +67,7 @@ build --workers two
 build --workers 100000
 build --shard-size 0
 build --shard-size -400
+build --episodes 1000000000 --shard-size 10
 build --gpu h999
 build --gpu H100
 build --op nope
@@ -80,6 +83,23 @@ build --out broken
 build --out broken --overwrite
 build --out .
 build --jsonl=3
+build --slice 3/3
+build --slice 1
+build --slice 1/0
+build --slice -1/4
+build --slice 1/4/4
+build --slice 0/2 --jsonl
+build --slice 0/2 --overwrite
+build --engine slurm
+build --engine local:3
+build --engine dask:
+build --stall 0
+build --stall soon
+build --out hf://datasets/someone/something
+build --out hf://someone/something
+build --out nowhere://x/y
+build --out memory://
+build --out memory://x/y --jsonl
 build --workers 0 --out stranger --overwrite
 stats
 stats missing
@@ -98,6 +118,18 @@ list
 list bogus
 list ops gpus
 version extra
+push
+push missing
+push stranger
+push broken/x
+push file
+push . --repo-id kernelswarm
+push . --revision -x
+push one two
+build --dry-run
+build --push --repo-id a/b/c
+check --viewer missing
+check --viewer file
 """.splitlines()[1:]
 
 
@@ -120,8 +152,7 @@ def test_a_full_disk_is_one_line_and_exit_1(capsys, cwd, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("generator.files.write", full)
-    monkeypatch.setattr("generator.folder.claim", lambda *_: None)
+    monkeypatch.setattr("generator.parquet.write_shard", full)
     code, out, err = run(capsys, "build", "--episodes", "2", "--validation", "0", "--out", "new", "--workers", "1")
     assert (code, out) == (1, "")
     assert "No space left on device" in err.splitlines()[-1]
@@ -230,7 +261,7 @@ def test_version(capsys):
     assert f"kernelswarm {manifest.package_version()}, dataset {DATASET_VERSION}" in out
 
 
-@pytest.mark.parametrize("command", ["", "build", "show", "list", "stats", "version"])
+@pytest.mark.parametrize("command", ["", "build", "push", "show", "list", "stats", "check", "evidence", "version"])
 def test_help_is_help(capsys, command):
     code, out, err = run(capsys, *command.split(), "--help")
     assert (code, err) == (0, "")

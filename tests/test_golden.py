@@ -25,7 +25,7 @@ def story(row: dict) -> list[str]:
     lines += [f"agent {a}" for a in row["agents"]]
     for m in row["messages"]:
         text = m["content"].splitlines()[0] if m["kind"] == "candidate" else m["content"]
-        lines.append(f"{m['t']} {m['agent']} {m['kind']} {text} | {({k: v for k, v in m.items() if v is not None and k != 'content'})}")
+        lines.append(f"{m['t']} {m['agent']} {m['kind']} {text} | { ({k: v for k, v in m.items() if v is not None and k != 'content'}) }")
     return lines
 
 
