@@ -11,9 +11,9 @@ build: .venv/.run          ## the default release into ./kernelswarm
 
 test: lint                 ## linters and the default tests
 	@echo "running the tests"
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-verify: .venv/.test .venv/.evidence    ## whole releases, compilers, every kernel: slow
+verify: .venv/.test .venv/.engines .venv/.evidence    ## whole releases, compilers, every kernel: slow
 	@echo "running the slow checks"
 	$(BIN)/python -m pytest -m "slow or evidence"
 
@@ -24,9 +24,9 @@ lint: .venv/.test          ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-sample: .venv/.run         ## the small build that tests and docs use
+sample: .venv/.test        ## the small build that tests and docs use
 	@echo "building episodes 0-67 into data/sample"
-	$(BIN)/python -m generator build --episodes 68 --validation 0 --out data/sample --overwrite
+	$(BIN)/python -m generator build --episodes 68 --validation 0 --out data/sample --overwrite --figures
 
 golden: .venv/.test         ## the digests that pin the data of this version
 	@echo "writing tests/golden.json"
@@ -49,6 +49,13 @@ bench: .venv/.run          ## seconds, memory and bytes of a build
 .venv/.test: .venv/.run
 	@echo "installing what the tests and linters need"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,dev]"
+	@touch $@
+
+.venv/.engines: .venv/.run
+	@echo "installing the cluster engine, the object store, and a stand-in for the latter in an environment of its own"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dask,s3]"
+	$(PYTHON) -m venv .venv/moto
+	.venv/moto/bin/python -m pip install --quiet --disable-pip-version-check "moto[server,s3]>=5"
 	@touch $@
 
 .venv/.evidence: .venv/.run

@@ -4,6 +4,7 @@ Typer prints a usage panel of its own, worded differently from version to versio
 what, value, allowed, fix.
 """
 
+import enum
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -14,10 +15,30 @@ UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 
 _ALLOWED: Final = {
     **dict.fromkeys(("episodes", "validation", "seed", "workers", "shard_size"), "a whole number"),
+    "stall": "a number of seconds",
     "what": "ops, gpus, variants, tasks",
+    "action": "build, verify",
     "episode_id": "an id of the column episode_id",
     "folder": "the folder of a build",
+    "repo_id": "NAME/kernelswarm",
+    "revision": "a name of a branch",
 }
+
+
+class Registry(enum.StrEnum):
+    """What `list` can list."""
+
+    ops = "ops"
+    gpus = "gpus"
+    variants = "variants"
+    tasks = "tasks"
+
+
+class Action(enum.StrEnum):
+    """What `evidence` can do."""
+
+    build = "build"
+    verify = "verify"
 
 
 def line(error: Any, arguments: Sequence[str]) -> str:

@@ -114,7 +114,7 @@ PER_HEAD = Variant(
     illegal=(
         Illegal(params={"block_n": 24, "warps": 4}, rule="BLOCK_N must be a power of two"),
         Illegal(params={"block_n": 4, "warps": 4}, rule="BLOCK_N must be at least 4 * WARPS: every warp gets tokens of its own"),
-        Illegal(params={"block_n": 256, "warps": 4}, rule="a step exceeds 128 elements a thread"),
+        Illegal(params={"block_n": 512, "warps": 4}, rule="a step exceeds 128 elements a thread"),
     ),
     bugs=(
         Bug(
@@ -167,7 +167,7 @@ GROUPED = Variant(
         Illegal(
             params={"block_h": 16, "block_n": 48, "warps": 4, "stages": 2}, rule="BLOCK_N must be a power of two, at least 16: tl.dot tiles"
         ),
-        Illegal(params={"block_h": 16, "block_n": 64, "warps": 1, "stages": 2}, rule="a tile of K exceeds 128 elements a thread"),
+        Illegal(params={"block_h": 16, "block_n": 128, "warps": 1, "stages": 2}, rule="a tile of K exceeds 128 elements a thread"),
     ),
     bugs=(
         Bug(
@@ -217,7 +217,7 @@ SPLIT = Variant(
         Illegal(
             params={"block_n": 8, "warps": 4, "stages": 2, "splits": 4}, rule="BLOCK_N must be a power of two, at least 16: tl.dot tiles"
         ),
-        Illegal(params={"block_n": 64, "warps": 1, "stages": 2, "splits": 4}, rule="a tile of K exceeds 128 elements a thread"),
+        Illegal(params={"block_n": 128, "warps": 1, "stages": 2, "splits": 4}, rule="a tile of K exceeds 128 elements a thread"),
         Illegal(
             params={"block_n": 32, "warps": 4, "stages": 2, "splits": 6},
             rule="SPLITS must be a power of two: the reduce loads them as one tile",
