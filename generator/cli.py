@@ -241,6 +241,18 @@ def evidence(
 
 
 @app.command()
+def explain(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="A task_id; see `list tasks`.")],
+    variant: Annotated[str, typer.Option(help="One of the op's variants; see `list variants`.")],
+    params: Annotated[str, typer.Option(help='Tunables, as "block_n=64 splits=8".')],
+) -> None:
+    """Print the terms of a candidate's modelled time, what bounds it, and how far it is from the floor."""
+    from generator import explain as explaining
+
+    typer.echo(explaining.text(explaining.explain(explaining.task_of(task), variant, explaining.params_of(params))))
+
+
+@app.command()
 def version() -> None:
     """Print the versions of package, data and Python."""
     from generator.manifest import package_version

@@ -1,13 +1,15 @@
 """The six boards, one row each, with a source for every number.
 
-Rates are dense (no structured sparsity), at the rated boost clock. What a board sustains follows from `tensor_mhz`, the clock that
-reproduces its best measured GEMM; what it could ever reach, and so the floor, follows from `max_mhz`. Adding a GPU is a row here and a
-name in `schema.vocab`.
+Rates are dense (no structured sparsity), at the rated boost clock. What a board could ever reach, and so the floor, follows from
+`max_mhz` and `dram_fraction`; what it sustains from the constants fitted to published measurements (`generator.calibration`). `kinds`
+tells of each number whether it is a datasheet's, measured, fitted or estimated. Adding a GPU is a row here and a name in `schema.vocab`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Final, Literal
+
+from generator.calibration import BOARDS, PROVENANCE
 
 ARCH_TRAITS: Final = (
     "https://github.com/NVIDIA/cccl/blob/571f2fc3bc53cd710e306ad43d58995c1fe4219f/libcudacxx/include/cuda/__device/arch_traits.h"
@@ -19,7 +21,10 @@ BOARD_PAGES: Final = "https://sysrqmts.com/ (pages NVIDIA A10 PCIe, NVIDIA RTX A
 QUACK: Final = "https://github.com/Dao-AILab/quack/blob/c8ec3170057987da0ec99883736f381ea1937cf3"
 LEARN_CUDA: Final = "https://github.com/gau-nernst/learn-cuda/blob/1454f8b71499a68eacdbf44c08e36a7003d8ab99"
 DERIVED: Final = "derived: SMs x operations per clock and SM x boost clock"
-EQUIVALENT_CLOCK: Final = "derived: best measured dense fp16 or bf16 GEMM over operations per clock"
+POWER: Final = "derived: highest clock over the clock at which full tensor issue gives the best measured dense fp16 or bf16 GEMM, less 1"
+
+Kind = Literal["datasheet", "measured", "fitted", "estimated"]
+"""Where a number comes from: a vendor's page (or arithmetic on it), a published measurement, our fit to many, or a board of its class."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +39,15 @@ class Gpu:
     boost_mhz: int
     max_mhz: int
     """Highest clock seen: with it no kernel can beat `peak`."""
-    tensor_mhz: int
-    """Clock at full tensor issue that gives the best measured GEMM; power sets it."""
+    power_droop: float
+    """How much slower, as a share, tensor cores run under the power limit than at the highest clock, once a launch is long."""
+    droop_us: float
+    """Tensor time of a launch at which half of `power_droop` is reached."""
     dram_gbps: int
     dram_fraction: float
-    """Best measured read bandwidth over the datasheet's."""
+    """Best measured read bandwidth over the datasheet's: the floor's."""
+    dram_sustained_fraction: float
+    """Read bandwidth that tuned libraries sustain over the datasheet's: the model's, at most `dram_fraction`."""
     dram_latency_ns: int
     l2_bytes: int
     l2_gbps: int
@@ -49,6 +58,8 @@ class Gpu:
     max_blocks_sm: int
     launch_us: float
     """Time from one kernel to the next inside a CUDA graph."""
+    wave_us: float
+    """Time to drain the machine of one wave of blocks and refill it."""
     fp32_tflops: float
     fp16_tflops: float
     """Tensor cores, fp16 in, fp32 accumulate."""
@@ -58,6 +69,7 @@ class Gpu:
     int_lanes: int
     """32-bit integer lanes per SM, which also run dp4a."""
     sources: Mapping[str, str]
+    kinds: Mapping[str, Kind]
 
     @property
     def clock_hz(self) -> float:
@@ -69,16 +81,22 @@ class Gpu:
         """Best bandwidth ever measured, in bytes per second."""
         return self.dram_gbps * 1e9 * self.dram_fraction
 
+    @property
+    def dram_sustained(self) -> float:
+        """Bandwidth that tuned kernels sustain, in bytes per second."""
+        return self.dram_gbps * 1e9 * self.dram_sustained_fraction
+
 
 _COMMON = {
     "smem_sm_bytes": ARCH_TRAITS,
     "smem_block_bytes": ARCH_TRAITS,
     "max_threads_sm": ARCH_TRAITS,
     "max_blocks_sm": ARCH_TRAITS,
-    "tensor_mhz": EQUIVALENT_CLOCK,
     "l2_gbps": f"{BENCHES}/gpu-l2-cache (H200, A10 and RTX 5090 estimated from the same class)",
     "dram_latency_ns": f"{BENCHES}/gpu-latency (H200, A10, RTX A6000 and RTX 5090 estimated from the same class)",
     "launch_us": f"{BENCHES}/gpu-small-kernels",
+    "droop_us": "estimated: GEMMs of one clock period of the power control; the fit hardly moves with it",
+    "wave_us": "estimated: a launch, two barriers and a DRAM round trip; the fit hardly moves with it",
     "int_lanes": "https://docs.nvidia.com/cuda/cuda-c-programming-guide/ (arithmetic instruction throughput)",
 }
 _SXM = _COMMON | dict.fromkeys(
@@ -89,6 +107,24 @@ _PCIE = (
     | dict.fromkeys(("sm_count", "boost_mhz", "max_mhz", "dram_gbps", "l2_bytes"), BOARD_PAGES)
     | dict.fromkeys(("fp32_tflops", "fp16_tflops", "int8_tops"), DERIVED)
 )
+_FITTED = dict.fromkeys(("power_droop", "dram_sustained_fraction"), PROVENANCE)
+_GUESSED = {
+    "power_droop": POWER,
+    "dram_sustained_fraction": "estimated: best measured bandwidth less the share the fitted boards lose to it",
+}
+
+
+def _kinds(*, measured: str = "", fitted: str = "", estimated: str = "") -> dict[str, Kind]:
+    """The kind of every number of a board: a datasheet's unless named here (or measured on all boards)."""
+    kinds: dict[str, Kind] = {
+        field.name: "datasheet" for field in fields(Gpu) if field.name not in {"name", "board", "arch", "features", "sources", "kinds"}
+    }
+    kinds |= dict.fromkeys(("max_mhz", "dram_fraction", "dram_latency_ns", "l2_gbps", "launch_us", *measured.split()), "measured")
+    kinds |= dict.fromkeys(fitted.split(), "fitted")
+    return kinds | dict.fromkeys(("droop_us", "wave_us", *estimated.split()), "estimated")
+
+
+_LEARNED = "power_droop dram_sustained_fraction"
 
 H100 = Gpu(
     name="h100",
@@ -98,9 +134,11 @@ H100 = Gpu(
     sm_count=132,
     boost_mhz=1830,
     max_mhz=1980,
-    tensor_mhz=1469,
+    power_droop=BOARDS["h100"].power_droop,
+    droop_us=300,
     dram_gbps=3350,
     dram_fraction=0.967,
+    dram_sustained_fraction=BOARDS["h100"].dram_sustained_fraction,
     dram_latency_ns=367,
     l2_bytes=52_428_800,
     l2_gbps=7000,
@@ -109,16 +147,19 @@ H100 = Gpu(
     max_threads_sm=2048,
     max_blocks_sm=32,
     launch_us=1.27,
+    wave_us=0.4,
     fp32_tflops=66.9,
     fp16_tflops=989.4,
     int8_tops=1978.9,
     fp8_tflops=1978.9,
     int_lanes=64,
     sources=_SXM
+    | _FITTED
     | {
         "dram_fraction": "https://github.com/pranjalssh/fast.cu/blob/38eb642e0c081231d6f695978be63604bd7c689b/README.md",
         "launch_us": f"{AICONFIGURATOR} (least graph period of an element-wise kernel)",
     },
+    kinds=_kinds(fitted=_LEARNED),
 )
 
 H200 = Gpu(
@@ -129,9 +170,11 @@ H200 = Gpu(
     sm_count=132,
     boost_mhz=1830,
     max_mhz=1980,
-    tensor_mhz=1462,
+    power_droop=BOARDS["h200"].power_droop,
+    droop_us=300,
     dram_gbps=4800,
     dram_fraction=0.946,
+    dram_sustained_fraction=BOARDS["h200"].dram_sustained_fraction,
     dram_latency_ns=380,
     l2_bytes=52_428_800,
     l2_gbps=8000,
@@ -140,16 +183,19 @@ H200 = Gpu(
     max_threads_sm=2048,
     max_blocks_sm=32,
     launch_us=1.14,
+    wave_us=0.4,
     fp32_tflops=66.9,
     fp16_tflops=989.4,
     int8_tops=1978.9,
     fp8_tflops=1978.9,
     int_lanes=64,
     sources=_SXM
+    | _FITTED
     | {
         "dram_fraction": f"{AICONFIGURATOR}/aic-core/src/aiconfigurator_core/systems/data/h200_sxm/attention",
         "launch_us": f"{AICONFIGURATOR} (least graph period of an element-wise kernel)",
     },
+    kinds=_kinds(fitted=_LEARNED, estimated="dram_latency_ns l2_gbps"),
 )
 
 A100 = Gpu(
@@ -160,9 +206,11 @@ A100 = Gpu(
     sm_count=108,
     boost_mhz=1410,
     max_mhz=1410,
-    tensor_mhz=1226,
+    power_droop=BOARDS["a100"].power_droop,
+    droop_us=300,
     dram_gbps=2039,
     dram_fraction=0.90,
+    dram_sustained_fraction=BOARDS["a100"].dram_sustained_fraction,
     dram_latency_ns=403,
     l2_bytes=41_943_040,
     l2_gbps=5300,
@@ -171,16 +219,19 @@ A100 = Gpu(
     max_threads_sm=2048,
     max_blocks_sm=32,
     launch_us=1.37,
+    wave_us=0.4,
     fp32_tflops=19.5,
     fp16_tflops=312.0,
     int8_tops=624.0,
     fp8_tflops=None,
     int_lanes=64,
     sources=_SXM
+    | _FITTED
     | {
         "dram_gbps": f"{AICONFIGURATOR}/aic-core/src/aiconfigurator_core/systems/a100_sxm.yaml",
         "dram_fraction": "https://github.com/microsoft/vidur/tree/7d47513363ec447a741ac5e47241580b47724fbf/data/profiling/compute/a100",
     },
+    kinds=_kinds(fitted=_LEARNED),
 )
 
 A10 = Gpu(
@@ -191,9 +242,11 @@ A10 = Gpu(
     sm_count=72,
     boost_mhz=1695,
     max_mhz=1695,
-    tensor_mhz=760,
+    power_droop=1.23,
+    droop_us=300,
     dram_gbps=600,
     dram_fraction=0.82,
+    dram_sustained_fraction=0.8,
     dram_latency_ns=430,
     l2_bytes=6_291_456,
     l2_gbps=2200,
@@ -202,16 +255,20 @@ A10 = Gpu(
     max_threads_sm=1536,
     max_blocks_sm=16,
     launch_us=1.10,
+    wave_us=0.4,
     fp32_tflops=31.2,
     fp16_tflops=125.0,
     int8_tops=250.0,
     fp8_tflops=None,
     int_lanes=64,
     sources=_PCIE
+    | _GUESSED
     | {
+        "dram_sustained_fraction": "estimated: between the measured copy (0.78) and read (0.815), ECC on",
         "dram_fraction": "https://github.com/ScalingIntelligence/KernelBench/blob/509ed996193e3a1bf6b152622c39a3e8e4219ead/results/timing"
         "/A10G_modal/baseline_time_torch.json (0.815 of the datasheet, ECC on)",
     },
+    kinds=_kinds(estimated=f"{_LEARNED} dram_latency_ns l2_gbps launch_us"),
 )
 
 RTX_A6000 = Gpu(
@@ -222,9 +279,11 @@ RTX_A6000 = Gpu(
     sm_count=84,
     boost_mhz=1800,
     max_mhz=1800,
-    tensor_mhz=1433,
+    power_droop=0.256,
+    droop_us=300,
     dram_gbps=768,
     dram_fraction=0.973,
+    dram_sustained_fraction=0.92,
     dram_latency_ns=400,
     l2_bytes=6_291_456,
     l2_gbps=2400,
@@ -233,15 +292,18 @@ RTX_A6000 = Gpu(
     max_threads_sm=1536,
     max_blocks_sm=16,
     launch_us=1.10,
+    wave_us=0.4,
     fp32_tflops=38.7,
     fp16_tflops=154.8,
     int8_tops=309.7,
     fp8_tflops=None,
     int_lanes=64,
     sources=_PCIE
+    | _GUESSED
     | {
         "dram_fraction": "https://github.com/casys-kaist/LLMServingSim/tree/5daddb21a545658d5150b535712d0494584b5278/profiler/v0/perf_models/A6000",
     },
+    kinds=_kinds(estimated=f"{_LEARNED} dram_latency_ns l2_gbps launch_us"),
 )
 
 RTX_5090 = Gpu(
@@ -252,9 +314,11 @@ RTX_5090 = Gpu(
     sm_count=170,
     boost_mhz=2407,
     max_mhz=2850,
-    tensor_mhz=2783,
+    power_droop=0.024,
+    droop_us=300,
     dram_gbps=1792,
     dram_fraction=0.916,
+    dram_sustained_fraction=0.87,
     dram_latency_ns=500,
     l2_bytes=100_663_296,
     l2_gbps=6000,
@@ -263,12 +327,14 @@ RTX_5090 = Gpu(
     max_threads_sm=1536,
     max_blocks_sm=24,
     launch_us=2.05,
+    wave_us=0.4,
     fp32_tflops=104.9,
     fp16_tflops=209.5,
     int8_tops=838.0,
     fp8_tflops=838.0,
     int_lanes=128,
     sources=_COMMON
+    | _GUESSED
     | dict.fromkeys(("boost_mhz", "max_mhz"), f"{LEARN_CUDA}/02b_matmul_sm80/README.md")
     | dict.fromkeys(
         ("fp32_tflops", "fp16_tflops", "int8_tops", "fp8_tflops"), f"{LEARN_CUDA}/02c_matmul_sm120/README.md (fp8: block-scaled form)"
@@ -281,6 +347,7 @@ RTX_5090 = Gpu(
         "launch_us": "https://github.com/Neroued/ninfer/blob/5ea3242a206cdb0c4c1beaeb9d8a3048e6248423/docs/maintainer"
         "/qwen3.6-35b-a3b-dflash-op-checklist.md",
     },
+    kinds=_kinds(estimated=f"{_LEARNED} dram_latency_ns l2_gbps"),
 )
 
 GPUS: Final = (H100, H200, A100, A10, RTX_A6000, RTX_5090)

@@ -5,7 +5,7 @@ import pytest
 from generator.gpus import GPUS, Gpu
 from schema import vocab
 
-NUMBERS = [f.name for f in dataclasses.fields(Gpu) if f.name not in {"name", "board", "arch", "features", "sources"}]
+NUMBERS = [f.name for f in dataclasses.fields(Gpu) if f.name not in {"name", "board", "arch", "features", "sources", "kinds"}]
 
 
 def test_registry_is_the_vocabulary():
@@ -18,7 +18,17 @@ def test_registry_is_the_vocabulary():
 def test_every_number_has_a_source(gpu: Gpu):
     missing = [name for name in NUMBERS if getattr(gpu, name) is not None and name not in gpu.sources]
     assert not missing
-    assert all(source.startswith(("https://", "derived")) for source in gpu.sources.values())
+    assert all(source.startswith(("https://", "derived", "estimated")) for source in gpu.sources.values())
+    assert set(gpu.kinds) == set(NUMBERS)
+    assert set(gpu.kinds.values()) <= {"datasheet", "measured", "fitted", "estimated"}
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda g: g.name)
+def test_what_a_board_sustains_is_within_what_it_reaches(gpu: Gpu):
+    assert 0.6 < gpu.dram_sustained_fraction <= gpu.dram_fraction < 1
+    assert gpu.dram_sustained <= gpu.dram_best
+    assert gpu.max_mhz >= gpu.boost_mhz
+    assert gpu.power_droop >= 0
 
 
 def test_features_gate_as_the_archs_do():

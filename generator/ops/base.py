@@ -86,6 +86,8 @@ class Demand:
     """Dependent latency of one block that no parallelism inside it hides, in ns; each wave pays it."""
     tail_ns: Quantity = 0.0
     """Dependent latency of the short kernels after the main one (a merge, a finisher), in ns; paid once."""
+    turn_ns: Quantity = 0.0
+    """Time of one block before its first load and after its last, in ns: on top of all else, each wave pays it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,7 +141,7 @@ def demand_ring(s: Shape, p: Columns) -> Demand:
         alu_ops=tokens * lanes * (52 + hops) + blocks * threads * (60 + 6 * teams + 30 * steps),
         sfu_ops=tokens * lanes + blocks * steps * threads,
         lsu_ops=tokens * lanes // 32 * (11 + hops) + blocks * (p["warps"] * (16 + 2 * teams) + teams * ceil_div(d, 32)),
-        leak=0.15,
+        leak=0.05,
         launches=2,
         chain_ns=edges_ns + steps * (120 + 45 * per_team),
         tail_ns=COMBINE_NS + 15 * splits,

@@ -79,7 +79,7 @@ def demand_dequant_tiles(s: Shape, p: Columns) -> Demand:
         efficiency=0.85,
         alu_ops=blocks * steps * (bm + bn) * bk * 16,
         lsu_ops=blocks * steps * bk * ((bm + bn) * 3 / 32 + 8 * (tm + tn)),
-        leak=0.7,
+        leak=0.65,
         chain_ns=1000 + ROUND_TRIP_NS * steps,
     )
 
