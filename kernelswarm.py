@@ -9,26 +9,30 @@ datasets 3.6 can also load this file as a script. The rows are those that `pytho
     dataset = builder.as_dataset()
 """
 
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import datasets
 
-try:
-    from generator.episodes import build_range
-    from generator.holdout import build_holdout
-    from generator.release import Release
-    from schema.arrow import CONFIGS
-    from schema.version import DATASET_VERSION
-except ImportError as error:
-    import importlib.util
+# Asked before anything of them is imported: an editable install finds our submodules even inside a stranger's package of the same name.
+_MARKS: Final = {"schema": "arrow.py", "generator": "origin.py"}
+for _name, _mark in _MARKS.items():
+    _spec = importlib.util.find_spec(_name)
+    _places = list(_spec.submodule_search_locations or ()) if _spec else []
+    if not any((Path(_place) / _mark).is_file() for _place in _places):
+        raise ImportError(
+            f"kernelswarm needs its own package {_name!r}, got {_places or 'nothing'}, allowed: the one of its checkout, "
+            "run from a checkout or install kernelswarm editable in an environment of its own"
+        )
 
-    _found = {name: getattr(importlib.util.find_spec(name), "origin", None) for name in ("schema", "generator")}
-    raise ImportError(
-        f"kernelswarm needs its own packages 'schema' and 'generator', got {_found}, allowed: those of its checkout, "
-        "run from a checkout or install kernelswarm editable in an environment of its own"
-    ) from error
+from generator.episodes import build_range
+from generator.holdout import build_holdout
+from generator.release import Release
+from schema.arrow import CONFIGS
+from schema.version import DATASET_VERSION
 
 if TYPE_CHECKING:
     import pyarrow as pa

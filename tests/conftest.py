@@ -34,8 +34,9 @@ def sample(train: pa.Table) -> pa.Table:
     return train.slice(0, 68).combine_chunks()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def rows(sample: pa.Table) -> list[dict]:
+    """The sample as dicts, anew for each test: it may change them."""
     return sample.to_pylist()
 
 

@@ -123,7 +123,7 @@ def test_a_stranger_of_the_same_name_is_told(tmp_path, package):
     code = [sys.executable, "-P", "-c", "import kernelswarm"]
     found = subprocess.run(code, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode == 1
-    assert "kernelswarm needs its own packages" in found.stderr.splitlines()[-1]
+    assert f"kernelswarm needs its own package '{package}'" in found.stderr.splitlines()[-1]
     assert str(tmp_path) in found.stderr.splitlines()[-1]
 
 
