@@ -16,7 +16,7 @@ from schema.version import DATASET_VERSION
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CARD = (ROOT / "dataset_card.md").read_text(encoding="utf-8")
-CORE = ("ops", "gpus", "rng", "costmodel", "task", "sources", "environment", "team", "log", "phrases", "stage", "scenarios")
+CORE = ("calibration", "ops", "gpus", "rng", "costmodel", "task", "sources", "environment", "team", "log", "phrases", "stage", "scenarios")
 
 
 @pytest.fixture(scope="module")
