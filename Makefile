@@ -15,7 +15,9 @@ test: lint                 ## linters and the default tests
 
 verify: .venv/.test .venv/.engines .venv/.evidence    ## whole releases, compilers, every kernel: slow
 	@echo "running the slow checks"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m "slow or evidence"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m "slow or evidence" --ignore tests/test_matrix.py
+	@echo "loading builds with every version of datasets that people use"
+	$(BIN)/python -m pytest -rs -m slow tests/test_matrix.py
 
 lint: .venv/.test          ## style, types, layers
 	@echo "checking style, types and layers"
