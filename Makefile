@@ -13,7 +13,7 @@ test: lint                 ## linters and the default tests
 	@echo "running the tests"
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-verify: .venv/.test .venv/.engines .venv/.evidence    ## whole releases, compilers, every kernel: slow
+verify: lint .venv/.engines .venv/.evidence    ## whole releases, compilers, every kernel: slow
 	@echo "running the slow checks"
 	$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m "slow or evidence" --ignore tests/test_matrix.py
 	@echo "loading builds with every version of datasets that people use"
