@@ -21,16 +21,7 @@ from schema.version import DATASET_VERSION
 
 COUNTED: Final = ("scenario", "op", "impl", "gpu", "arch", "dtype", "kind", "status")
 QUANTILES: Final = {"min": 0.0, "p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9, "max": 1.0}
-_ORDER: Final = {
-    "scenario": vocab.SCENARIOS,
-    "op": vocab.OPS,
-    "impl": vocab.IMPLS,
-    "gpu": vocab.GPUS,
-    "arch": vocab.ARCHS,
-    "dtype": vocab.DTYPES,
-    "kind": vocab.KINDS,
-    "status": vocab.STATUSES,
-}
+_ORDER: Final = vocab.WORDS | {"kind": vocab.KINDS, "status": vocab.STATUSES}
 _NUMBERS: Final = ("episodes", "messages", "specialists", "tries", "elapsed_ds", "rewards")
 _REWARD_UNITS: Final = 10**12
 """Rewards are summed as whole picounits: sums of floats would depend on their order."""

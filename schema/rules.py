@@ -163,18 +163,8 @@ def _walk(path: str, field: pa.Field, array: pa.Array) -> Iterator[tuple[str, pa
             yield from _walk(f"{path}.{child.name}", child, array.field(child.name))
 
 
-_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "scenario": vocab.SCENARIOS,
-    "op": vocab.OPS,
-    "impl": vocab.IMPLS,
-    "gpu": vocab.GPUS,
-    "arch": vocab.ARCHS,
-    "dtype": vocab.DTYPES,
-}
-
-
 def _words(view: View) -> Iterator[tuple[str, Mask]]:
-    for name, words in _WORDS.items():
+    for name, words in vocab.WORDS.items():
         yield f"{name} is known", ~is_in(view.column(name), words)
     yield "an agent's role is known", ~is_in(view.agents.field("role"), vocab.ROLES)
     yield "a message's kind is known", ~view.is_kind(*vocab.KINDS)

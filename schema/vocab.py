@@ -96,6 +96,9 @@ TUNABLES: Final = (
 )
 """Fields of the `params` struct, in order."""
 
+WORDS: Final = {"scenario": SCENARIOS, "op": OPS, "impl": IMPLS, "gpu": GPUS, "arch": ARCHS, "dtype": DTYPES}
+"""Columns of an episode that hold one word of a closed vocabulary."""
+
 HOLDOUT_KINDS: Final = ("unseen_triple", "unseen_shape")
 
 
