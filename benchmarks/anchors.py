@@ -164,7 +164,7 @@ def ratio(row: Mapping[str, str]) -> float | str:
 def best_ms(op: str, gpu: Gpu, shape: Shape) -> float:
     """The best candidate of all variants the board can run."""
     spec = OP[op]
-    usable = [variant for variant in spec.variants if variant.needs <= gpu.features]
+    usable = [variant for variant in spec.variants if variant.usable(gpu.features)]
     return min(float(costmodel.price(gpu, variant.demand(shape, variant.columns()), spec.work(shape)).ms.min()) for variant in usable)
 
 

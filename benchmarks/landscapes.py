@@ -34,7 +34,7 @@ class Survey:
 
 def survey(op: Op, gpu: Gpu, shape: Shape) -> Survey:
     """Prices every candidate of a task."""
-    usable = [variant for variant in op.variants if variant.needs <= gpu.features]
+    usable = [variant for variant in op.variants if variant.usable(gpu.features)]
     times = {variant.name: _times(op, gpu, shape, variant) for variant in usable}
     baseline = times[op.baseline.name][op.baseline.points.index(op.baseline.start)]
     winner = min(times, key=lambda name: float(times[name].min()))

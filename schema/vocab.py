@@ -45,7 +45,7 @@ GPUS: Final = ("h100", "h200", "a100", "a10", "rtx_a6000", "rtx_5090")
 
 ARCHS: Final = ("sm_90a", "sm_80", "sm_86", "sm_120a")
 
-FEATURES: Final = ("wgmma", "tma", "fp8", "fp4", "cp_async")
+FEATURES: Final = ("wgmma", "tma", "cluster", "fp8", "fp4", "cp_async")
 
 OPS: Final = (
     "flash_decode",

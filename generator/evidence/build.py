@@ -133,6 +133,8 @@ def _require_tools(ops: Sequence[Op]) -> None:
 
 
 def _wrong_run(point: Point, check: table.Check) -> list[str]:
+    if point.variant.flaw is not None:
+        return [] if check[0] == judge.NUMERIC else [f"{point.of}: its flaw does not show: {check}"]
     if point.bug is None:
         return [] if check[0] == judge.OK else [f"{point.of}: an honest point fails: {check}"]
     if check[0] == judge.OK and point.params == point.variant.start:

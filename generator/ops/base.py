@@ -91,16 +91,22 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bug:
+class Flaw:
+    """Why a source that compiles gives wrong results."""
+
+    slip: str
+    """What a reviewer says of it: `tail tile is not masked when T % BLOCK_N != 0`."""
+    symptom: str
+    """What a numeric check sees of it: `last partial tile differs`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug(Flaw):
     """A one-line slip in a variant's source: `old` occurs exactly once and becomes `new`."""
 
     name: str
     old: str
     new: str
-    slip: str
-    """What a reviewer says of it: `tail tile is not masked when T % BLOCK_N != 0`."""
-    symptom: str
-    """What a numeric check sees of it: `last partial tile differs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +135,12 @@ class Variant:
     """The variant it grows from; None for a baseline."""
     illegal: tuple[Illegal, ...] = ()
     bugs: tuple[Bug, ...] = ()
+    flaw: Flaw | None = None
+    """A shortcut that the op does not allow, whatever the params: where it runs, its results are wrong."""
+
+    def usable(self, features: frozenset[str]) -> bool:
+        """Whether its legal points give right results on a GPU with these features."""
+        return self.flaw is None and self.needs <= features
 
     def columns(self) -> dict[str, Column]:
         """All points as one int64 array `[points]` per tunable."""
