@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: build test verify lint sample golden bench
+.PHONY: build test verify lint sample golden evidence gallery bench
 .DELETE_ON_ERROR:
 
 build: .venv/.run          ## the default release into ./kernelswarm
@@ -16,6 +16,8 @@ test: lint                 ## linters and the default tests
 verify: lint .venv/.engines .venv/.evidence    ## whole releases, compilers, every kernel: slow
 	@echo "running the slow checks"
 	$(BIN)/python -m pytest -n 2 --dist loadfile -rs -m "slow or evidence" --ignore tests/test_matrix.py
+	@echo "compiling and running every kernel again: is the committed evidence what comes out?"
+	$(BIN)/python -m generator evidence verify
 	@echo "loading builds with every version of datasets that people use"
 	$(BIN)/python -m pytest -rs -m slow tests/test_matrix.py
 
@@ -29,6 +31,15 @@ lint: .venv/.test          ## style, types, layers
 sample: .venv/.test        ## the small build that tests and docs use
 	@echo "building episodes 0-67 into data/sample"
 	$(BIN)/python -m generator build --episodes 68 --validation 0 --out data/sample --overwrite --figures
+
+evidence: .venv/.evidence  ## the tables of what compilers and checks say of every source: slow
+	@echo "compiling every source and running every kernel on the CPU"
+	$(BIN)/python -m generator evidence build
+
+gallery: .venv/.run        ## docs/gallery.md, every op's ladder
+	@echo "writing docs/gallery.md"
+	PYTHONPATH=. $(BIN)/python benchmarks/gallery.py > docs/gallery.part
+	mv docs/gallery.part docs/gallery.md
 
 golden: .venv/.test         ## the digests that pin the data of this version
 	@echo "writing tests/golden.json"

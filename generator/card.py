@@ -176,7 +176,7 @@ def _shown(stats: Mapping[str, Any], row: Mapping[str, Any], figures: Sequence[F
         "campaign_summary": showcase.summary(row),
         "campaign_short": showcase.transcript(row, full=False),
         "campaign_whole": showcase.transcript(row, full=True),
-        "proof": proof.sentence(proof.gather(played), len(played)),
+        "proof": proof.sentence(proof.gather(played)),
         **{f"figure_{name}": pictures.get(name, "") for name in ("speedup", "outcomes", "campaign")},
     }
 

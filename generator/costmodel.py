@@ -45,7 +45,7 @@ From the ladder 244 / 238 / 180 TFLOPS of 2 / 3 / 4 stages on sm_120 (blackwell-
 FILL_LATENCIES: Final = 2.0
 """Dependent DRAM round trips before the first useful flop: pointers or table, then tile."""
 SPILL_PER_REGISTER: Final = 0.02
-"""Slowdown per register over the limit of 255."""
+"""Slowdown per register kept in local memory, of a thread."""
 
 BOUNDS: Final = ("DRAM", "L2", "arithmetic", "special functions", "load/store", "latency")
 
@@ -116,6 +116,16 @@ def floor_ms(gpu: Gpu, work: Work) -> float:
     return float(significant(floor_seconds(gpu, work.bytes, work.flops, work.math) * 1e3))
 
 
+def floor_bound(gpu: Gpu, work: Work) -> str:
+    """What sets the floor of a task."""
+    seconds = {
+        "compulsory DRAM bytes": work.bytes / gpu.dram_best,
+        "useful flops": work.flops / peak(gpu, work.math),
+        "one launch": gpu.launch_us * 1e-6,
+    }
+    return max(seconds, key=lambda name: seconds[name])
+
+
 def rate(gpu: Gpu, unit: Unit) -> float:
     """Operations per second of one pipe: CUDA cores at the rated boost, tensor cores at the highest clock (power takes its share later)."""
     tensor = gpu.max_mhz / gpu.boost_mhz
@@ -182,7 +192,7 @@ def terms(gpu: Gpu, demand: Demand) -> Terms:
         longest = np.maximum(longest, one)
         both = both + one
     leaked: Floats = np.asarray(demand.leak, dtype=np.float64) * np.maximum(both - longest, 0.0)
-    spill = 1.0 + SPILL_PER_REGISTER * np.maximum(np.asarray(demand.registers) - MAX_REGISTERS, 0)
+    spill = 1.0 + SPILL_PER_REGISTER * np.asarray(demand.spilled)
     launch, fill, turns = launch_seconds(gpu, demand), fill_seconds(gpu, demand), turn_seconds(gpu, demand, waves)
     return Terms(
         launch=launch,

@@ -28,7 +28,12 @@ _SQRT_HALF: Final = 0.7071067811865476
 _TWO_OVER_LN2: Final = 2.8853900817779268
 _ODD: Final = (23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1)
 
-_FATES: Final = {"illegal": "compile_error", "launch": "compile_error", "unsupported": "unsupported_arch"}
+_FATES: Final = {
+    "illegal": "compile_error",
+    "launch": "compile_error",
+    "unsupported": "unsupported_arch",
+    "flawed": "wrong_result",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from generator import costmodel
+from generator import costmodel, facts
 from generator.errors import InputError
 from generator.gpus import BY_NAME as GPU_BY_NAME
 from generator.ops import BY_NAME as OP_BY_NAME
@@ -69,8 +69,7 @@ def explain(task: Task, variant: str, params: Params) -> Explanation:
     """The terms of one candidate. Raises InputError for an unknown variant, one the arch lacks, or params that are no point of it."""
     chosen = _variant(task, variant)
     point = _point(chosen, params)
-    columns = {name: np.array([value], dtype=np.int64) for name, value in point.items()}
-    demand = chosen.demand(task.shape, columns)
+    demand = facts.demand(task.op, chosen, task.shape, task.gpu.arch, [point])
     parts = costmodel.terms(task.gpu, demand)
     priced = costmodel.price(task.gpu, demand, task.op.work(task.shape))
     names = dict(zip(costmodel.BOUNDS, parts.resources, strict=True))
@@ -80,7 +79,7 @@ def explain(task: Task, variant: str, params: Params) -> Explanation:
         params=point,
         ms=float(priced.ms.flat[0]),
         floor_ms=costmodel.floor_ms(task.gpu, task.op.work(task.shape)),
-        floor_bound=_floor_bound(task),
+        floor_bound=costmodel.floor_bound(task.gpu, task.op.work(task.shape)),
         bound=costmodel.BOUNDS[int(priced.bound.flat[0])],
         resources={name: _first(seconds) * _US for name, seconds in names.items()},
         terms={
@@ -139,16 +138,6 @@ def _point(variant: Variant, params: Params) -> Params:
         values = "; ".join(f"{name} in {', '.join(map(str, some))}" for name, some in legal.items())
         raise InputError(f"params that are no point of {variant.name}", params_text(point), values, "choose one of its points")
     return point
-
-
-def _floor_bound(task: Task) -> str:
-    work = task.op.work(task.shape)
-    seconds = {
-        "compulsory DRAM bytes": work.bytes / task.gpu.dram_best,
-        "useful flops": work.flops / costmodel.peak(task.gpu, work.math),
-        "one launch": task.gpu.launch_us * 1e-6,
-    }
-    return max(seconds, key=lambda name: seconds[name])
 
 
 def _first(values: costmodel.Floats) -> float:

@@ -7,7 +7,9 @@ that is drawn is written out: numbers take longer to print than to simulate.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from generator.ops.base import Bug, Variant
+from generator import costmodel, facts
+from generator.facts import Check, Compiled
+from generator.ops.base import Flaw, Variant
 from generator.rng import Dice
 from generator.task import Landscape, Point, shape_text
 
@@ -26,6 +28,29 @@ def percent(part: float, whole: float) -> str:
     return f"{100.0 * part / whole:.0f}%"
 
 
+def error(value: float) -> str:
+    """An error to two significant digits."""
+    return f"{value:.2g}"
+
+
+def built(made: Compiled) -> str:
+    """What the compiler reports: `118 regs, 4352 B smem, 0 spills`."""
+    spills = f"{made.spills} B spilled" if made.spills else "0 spills"
+    return f"{made.registers} regs, {made.smem} B smem, {spills}"
+
+
+def measured(check: Check, tolerance: float) -> str:
+    """How far results are from the reference: `max_rel_err 0.00071 (tol 0.01)`."""
+    return f"max_rel_err {error(check.error)} (tol {tolerance:g})" if check.error is not None else f"non-finite values (tol {tolerance:g})"
+
+
+def finding(check: Check, tolerance: float) -> str:
+    """What caught a wrong result: the error and the inputs that showed it, or the tool's words."""
+    if check.kind == facts.NUMERIC:
+        return f"{measured(check, tolerance)} on {check.case} inputs"
+    return check.message
+
+
 def named(point: Point) -> str:
     """Variant and tunables: `split_kv block_n=64 splits=8`."""
     return f"{point.variant.name} {point.label}"
@@ -40,7 +65,7 @@ def sweep(points: Sequence[Point]) -> str:
 
 
 def plan(dice: Dice, scenario: str, land: Landscape, n: int) -> str:
-    """The campaign's split strategy; the first words are the original dataset's."""
+    """The campaign's split strategy, what is expected to win and why; the first words are the original dataset's."""
     task = land.task
     names = land.ladder
     strongest = task.op.variant(names[-1])
@@ -54,32 +79,42 @@ def plan(dice: Dice, scenario: str, land: Landscape, n: int) -> str:
         "parallel_sweep": (
             f"{n}-agent parallel cfg sweep on strongest variant, leaderboard merge, top-2 refine",
             f"scout the default points, then {n} slices of the fastest variant; top two refine",
-            f"short scout, then sweep; expecting {strongest.name} ({strongest.idea}); top-2 refine",
+            "short scout, then sweep of the fastest variant in slices; top-2 refine",
         ),
         "pipeline": (
             "proposer -> review -> verify -> tune pipeline over variants",
             f"climb {' -> '.join(names)}; review before bench, verify what counts, then tune",
-            f"three rungs up the ladder, reviewer ahead of the bench, tuner last; top rung {strongest.name}",
+            f"three rungs up the ladder ({listed}), reviewer ahead of the bench, tuner last",
         ),
         "campaign": (
             f"fleet of {n} over variant x cfg, verifier re-benches leaders before each merge",
             f"two waves over {listed}, re-bench, merge, then the whole fleet around the winner",
-            f"{n} agents in waves; {strongest.name} ({strongest.idea}) is the one to beat; re-bench before merge",
+            f"{n} agents in waves over {len(names)} variants, a re-bench before each merge",
         ),
     }
-    return f"campaign: {task.op.name} {task.gpu.name} {shape_text(task.shape)}. plan: {dice.pick(ways[scenario])}"
+    bound = costmodel.floor_bound(task.gpu, task.op.work(task.shape))
+    why = (
+        f"the floor of {ms(land.floor_ms)} ms is set by {bound}, so {strongest.name} ({strongest.idea}) should come nearest",
+        f"expecting {strongest.name}: {strongest.idea}; floor {ms(land.floor_ms)} ms from {bound}",
+        f"{strongest.name} is the one to beat: {strongest.idea}, against a floor of {ms(land.floor_ms)} ms ({bound})",
+    )
+    return f"campaign: {task.op.name} {task.gpu.name} {shape_text(task.shape)}. plan: {dice.pick(ways[scenario])}; {dice.pick(why)}"
 
 
-def baseline_result(dice: Dice, point: Point, time_ms: float, floor_ms: float) -> str:
+def baseline_result(dice: Dice, point: Point, time_ms: float, floor_ms: float, tolerance: float) -> str:
     share = percent(floor_ms, time_ms)
+    made, right = _evidence(point, tolerance)
     match dice.below(3):
         case 0:
             return (
-                f"baseline {point.variant.name}: {ms(time_ms)} ms median of 100 (cold L2), {share} of floor rate. floor {ms(floor_ms)} ms"
+                f"baseline {point.variant.name}: ok {made}; verify {right}; {ms(time_ms)} ms median of 100 (cold L2), "
+                f"{share} of floor rate. floor {ms(floor_ms)} ms"
             )
         case 1:
-            return f"baseline {named(point)}: verify ok, {ms(time_ms)} ms, cold L2, median of 100; floor {ms(floor_ms)} ms ({share})"
-    return f"ok, {point.variant.name} at {ms(time_ms)} ms, {share} of floor rate, floor {ms(floor_ms)} ms, bound by {point.bound}"
+            time = f"{ms(time_ms)} ms, cold L2, median of 100"
+            return f"baseline {named(point)}: verify {right}, {time}; {made}; floor {ms(floor_ms)} ms ({share})"
+    time = f"{point.variant.name} at {ms(time_ms)} ms, {share} of floor rate, floor {ms(floor_ms)} ms"
+    return f"ok {made}; {right}; {time}, bound by {point.bound}"
 
 
 def dispatch(dice: Dice, to: str, variant: Variant, span: str, target_ms: float) -> str:
@@ -94,17 +129,17 @@ def dispatch(dice: Dice, to: str, variant: Variant, span: str, target_ms: float)
     return f"{to}: explore {variant.name} at {span}; tell me what moves it"
 
 
-def redirect(dice: Dice, to: str, was: Variant, best_ms: float | None, span: str, winner: Point) -> str:
-    """`was` is the variant the agent leaves; it may be the winner's already."""
+def redirect(dice: Dice, to: str, was: Variant, best_ms: float | None, span: str, winner: Point, shared_ms: float) -> str:
+    """Where an agent goes and why; `was` is the variant it leaves, which may be the winner's already."""
     variant = winner.variant
     mine = f" ({ms(best_ms)})" if best_ms is not None else ""
     leave = f"stay on {variant.name}" if was is variant else f"drop {was.name}{mine}, join {variant.name}"
     match dice.below(3):
         case 0:
-            return f"{to}: {leave} near {winner.label}; vary {span}"
+            return f"{to}: {leave}, which leads with {ms(shared_ms)} at {winner.label}, bound by {winner.bound}; vary {span}"
         case 1:
-            return f"{to}: {leave}, {variant.idea}; try {span}"
-    return f"{to}: {leave} around the shared best {winner.label}: {span}"
+            return f"{to}: {leave}: {variant.idea} gives {ms(shared_ms)}; try {span}"
+    return f"{to}: {leave} around the shared best {winner.label} ({ms(shared_ms)} ms, {winner.bound}-bound): {span}"
 
 
 def status(dice: Dice, done: int, budget: int, best_ms: float | None, best: Point | None, following: Point) -> str:
@@ -121,64 +156,76 @@ def status(dice: Dice, done: int, budget: int, best_ms: float | None, best: Poin
     return f"{held} after {done} of {budget}; next {named(following)}"
 
 
-def kept(dice: Dice, time_ms: float, prev_best: float, floor_ms: float, point: Point) -> str:
+def _evidence(point: Point, tolerance: float) -> tuple[str, str]:
+    """What the compiler made of a point that ran, and how right it was."""
+    assert point.compiled is not None
+    assert point.check is not None
+    return built(point.compiled), measured(point.check, tolerance)
+
+
+def kept(dice: Dice, time_ms: float, prev_best: float, floor_ms: float, tolerance: float, point: Point) -> str:
     share = percent(floor_ms, time_ms)
+    made, right = _evidence(point, tolerance)
     match dice.below(4):
         case 0:
-            return f"ok; verify ok; {ms(time_ms)} ms (was {ms(prev_best)}), {share} of floor rate, bound by {point.bound}"
+            return f"ok {made}; verify {right}; {ms(time_ms)} ms (was {ms(prev_best)}), {share} of floor rate, bound by {point.bound}"
         case 1:
-            return f"ok; verify ok; {ms(time_ms)} ms median of 100, cold L2; {prev_best / time_ms:.2f}x over {ms(prev_best)}"
+            return f"ok {made}; {right}; {ms(time_ms)} ms median of 100, cold L2; {prev_best / time_ms:.2f}x over {ms(prev_best)}"
         case 2:
-            return f"verify ok; kept: {ms(prev_best)} -> {ms(time_ms)} ms, {share} of floor rate"
-    return f"compiled, verified; {ms(time_ms)} ms beats {ms(prev_best)}; {point.bound}-bound at {share} of floor rate"
+            return f"verify {right}; kept: {ms(prev_best)} -> {ms(time_ms)} ms, {share} of floor rate; {made}"
+    return f"compiled: {made}; {right}; {ms(time_ms)} ms beats {ms(prev_best)}; {point.bound}-bound at {share} of floor rate"
 
 
-def no_improvement(dice: Dice, time_ms: float, prev_best: float, point: Point) -> str:
+def no_improvement(dice: Dice, time_ms: float, prev_best: float, tolerance: float, point: Point) -> str:
+    made, right = _evidence(point, tolerance)
     match dice.below(4):
         case 0:
-            return f"ok; verify ok; {ms(time_ms)} ms, best stays {ms(prev_best)}"
+            return f"ok {made}; verify {right}; {ms(time_ms)} ms, best stays {ms(prev_best)}"
         case 1:
-            return f"verify ok; {ms(time_ms)} ms median of 100, no gain over {ms(prev_best)}"
+            return f"verify {right}; {ms(time_ms)} ms median of 100, no gain over {ms(prev_best)}; {made}"
         case 2:
-            return f"ok; {ms(time_ms)} ms, {time_ms / prev_best:.2f}x the best {ms(prev_best)}; bound by {point.bound}"
-    return f"compiled, verified, {ms(time_ms)} ms; not kept, {ms(prev_best)} holds"
-
-
-def compile_error(impl: str, variant: str, line: int, rule: str) -> str:
-    """The compiler's own words for a broken static assertion at a line of the source."""
-    if impl == "cuda":
-        return f'{variant}.cu({line}): error: static assertion failed with "{rule}"'
-    return f"{variant}.py:{line}: CompileTimeAssertionFailure: {rule}"
+            return f"ok {made}; {right}; {ms(time_ms)} ms, {time_ms / prev_best:.2f}x the best {ms(prev_best)}; bound by {point.bound}"
+    return f"compiled: {made}; {right}; {ms(time_ms)} ms, not kept, {ms(prev_best)} holds"
 
 
 def launch_failure(dice: Dice, point: Point) -> str:
     """What the runtime says of a kernel that compiled and cannot be launched; the prefix is fixed, it is parsed."""
-    error = "invalid argument" if "shared memory" in point.reason else "too many resources requested for launch"
-    return "launch failure: " + dice.pick((f"{error}; {point.reason}", f"{point.reason} ({error})"))
+    assert point.compiled is not None
+    problem = "invalid argument" if "shared memory" in point.reason else "too many resources requested for launch"
+    made = built(point.compiled)
+    return "launch failure: " + dice.pick((f"{problem}; {point.reason}; compiled to {made}", f"{point.reason} ({problem}); {made}"))
 
 
-def wrong_result(dice: Dice, bug: Bug, point: Point) -> str:
+def wrong_result(dice: Dice, flaw: Flaw, point: Point, check: Check, tolerance: float) -> str:
+    """What the check that caught it says, and what it means."""
+    found = finding(check, tolerance)
+    tool = _TOOLS.get(check.kind, "verify")
     match dice.below(3):
         case 0:
-            return f"verify FAIL: {bug.symptom}"
+            return f"{tool} FAIL: {found}: {flaw.symptom}"
         case 1:
-            return f"compiles; verify FAIL against reference: {bug.symptom}"
-    return f"verify FAIL at {point.label}: {bug.symptom}; not benched"
+            return f"compiles; {tool} FAIL: {found}; {flaw.symptom}"
+    return f"{tool} FAIL at {point.label}: {found}; {flaw.symptom}; not benched"
+
+
+_TOOLS: Final = {"race": "racecheck", "bounds": "memcheck", "misaligned": "memcheck", "deadlock": "synccheck", "trap": "synccheck"}
+"""The tool that reports a class of fault."""
 
 
 def unsupported(dice: Dice, point: Point, arch: str) -> str:
+    """The compiler's words, and what they mean."""
     match dice.below(3):
         case 0:
-            return f"{point.variant.name} needs {point.reason}; not supported on target {arch}"
+            return f"{point.diagnostic}; {point.variant.name} needs {point.reason}"
         case 1:
-            return f"unsupported on {arch}: {point.variant.name} uses {point.reason}"
-    return f"not compiled for {arch}: no {point.reason} on this arch"
+            return f"unsupported on {arch}: {point.diagnostic}"
+    return f"{point.diagnostic} (no {point.reason} on {arch})"
 
 
-def review_fail(dice: Dice, point: Point, bug: Bug | None, prev_best: float) -> str:
+def review_fail(dice: Dice, point: Point, flaw: Flaw | None, prev_best: float) -> str:
     """Why a reviewer stops a candidate; on an honest one it is only an opinion."""
-    if bug is not None:
-        return f"fail: {bug.slip}"
+    if flaw is not None:
+        return f"fail: {flaw.slip}"
     if point.fate == "illegal":
         return f"fail: {point.reason}; {point.label} will not compile"
     if point.fate == "launch":
@@ -202,17 +249,23 @@ def review_pass(dice: Dice, point: Point) -> str:
     return "pass: no objection, bench it"
 
 
-def verify_pass(dice: Dice, time_ms: float | None = None) -> str:
+def verify_pass(dice: Dice, check: Check, tolerance: float, time_ms: float | None = None) -> str:
     """Confirms a candidate, with a re-bench where one was made."""
     bench = f"; re-bench {ms(time_ms)} ms" if time_ms is not None else ""
+    right = measured(check, tolerance)
     return dice.pick(
-        (f"pass: matches reference on ragged and full shapes{bench}", f"pass: 3 seeds agree with reference{bench}", f"pass{bench}")
+        (f"pass: {right} on ragged and adversarial inputs{bench}", f"pass: matches reference, {right}{bench}", f"pass, {right}{bench}")
     )
 
 
-def verify_fail(dice: Dice, bug: Bug) -> str:
+def verify_fail(dice: Dice, flaw: Flaw, check: Check, tolerance: float) -> str:
+    found = finding(check, tolerance)
     return dice.pick(
-        (f"fail: confirmed, {bug.symptom}", f"fail: {bug.symptom}; cause: {bug.slip}", f"fail: reproduced on every seed, {bug.slip}")
+        (
+            f"fail: confirmed, {found}; {flaw.symptom}",
+            f"fail: {flaw.symptom}; cause: {flaw.slip}",
+            f"fail: reproduced, {found}; {flaw.slip}",
+        )
     )
 
 

@@ -7,14 +7,17 @@ A source carries its constants in two marked blocks near the top, one `NAME = va
     // -------------------------------------------
 
 Rendering replaces those values and nothing else (and, for a bug, one line of the body), so a file compiles as it lies. This module
-receives template text and reads no file.
+reads no file: templates come from `generator.kernels`.
 """
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 
-from generator.ops.base import Bug
+from generator import kernels
+from generator.ops import BY_NAME
+from generator.ops.base import Bug, Params
 
 _RULE = re.compile(r"^(?://|#) -{4,}+(?P<title>[^-\n]*+)-*+$", re.MULTILINE)
 _CONSTANT = re.compile(r"^(?P<head>(?:constexpr int )?(?P<name>[A-Z][A-Z0-9_]*) = )(?P<value>-?\d+)(?P<end>;?)(?P<gap> *)", re.MULTILINE)
@@ -25,6 +28,32 @@ class SourceError(ValueError):
     """A source or template is not of the form this module writes."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """What a source is: the candidate, and the constants of its problem block, that render to exactly it."""
+
+    op: str
+    variant: str
+    constants: Mapping[str, int]
+    params: Params
+    bug: Bug | None
+
+
+def parse(text: str) -> Parsed:
+    """The candidate that a source is, bug included. Raises SourceError for a text that no candidate renders to."""
+    name, variant_name, constants, params = identify(text)
+    try:
+        op = BY_NAME[name]
+        variant = op.variant(variant_name)
+    except KeyError as error:
+        raise SourceError(f"no such source: {error.args[0]}") from None
+    template = kernels.template(name, variant_name, op.impl)
+    for bug in (None, *variant.bugs):
+        if render(template, constants, params, bug) == text:
+            return Parsed(op=name, variant=variant_name, constants=constants, params=params, bug=bug)
+    raise SourceError("no rendering of its template gives this text")
+
+
 def render(template: str, constants: Mapping[str, int], params: Mapping[str, int], bug: Bug | None = None) -> str:
     """The source of one candidate.
 
@@ -32,7 +61,7 @@ def render(template: str, constants: Mapping[str, int], params: Mapping[str, int
     of the tuning block. Raises SourceError otherwise, or if the bug's line is not there exactly once.
     """
     head, problem, tuning, body = _parts(template)
-    text_problem = _fill(problem, {name: constants[name] for name in _values(problem) if name in constants}, "problem")
+    text_problem = _fill(problem, constants_of(template, constants), "problem")
     text_tuning = _fill(tuning, {name.upper(): value for name, value in params.items()}, "tuning")
     if bug is not None:
         if body.count(bug.old) != 1:
@@ -49,6 +78,17 @@ def identify(text: str) -> tuple[str, str, dict[str, int], dict[str, int]]:
     _, problem, tuning, _ = _split(text)
     params = {name.lower(): value for name, value in _values(tuning).items()}
     return title["op"], title["variant"], _values(problem), params
+
+
+def label(variant: str, params: Params, constants: Mapping[str, int] | None = None, bug: str = "") -> str:
+    """`vec COLS=4096 threads=256 vec=8 bug=sum_not_shared`: variant, constants and params in the order of the source, bug."""
+    parts = [f"{k}={v}" for k, v in {**(constants or {}), **params}.items()] + [f"bug={bug}"] * bool(bug)
+    return " ".join((variant, *parts))
+
+
+def constants_of(template: str, constants: Mapping[str, int]) -> dict[str, int]:
+    """Those of `constants` that the problem block of a template uses, in its order."""
+    return {name: constants[name] for name in _values(_parts(template)[1]) if name in constants}
 
 
 def line_of(text: str, fragment: str) -> int:

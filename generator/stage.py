@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from generator import phrases, sources
+from generator import phrases
 from generator.environment import Bench, Outcome, significant, step, verdict_reward
+from generator.facts import Check
 from generator.log import Log, Message
-from generator.ops.base import Bug
 from generator.rng import Dice
 from generator.task import Landscape, Point
 from generator.team import Agent, Pick, choose
@@ -46,6 +46,7 @@ class Stage:
         self.prose = prose
         self.log = Log()
         self.now = 0.0
+        self.tolerance = land.task.op.tolerance
         self.bench = Bench(noise, land.floor_ms, land.baseline.ms)
         self.baseline_ms = math.inf
         self.shared_ms = math.inf
@@ -65,8 +66,9 @@ class Stage:
         sent = self._submit(self.lead, Pick(point))
         self.now += BENCH
         self.baseline_ms = self.bench.measure(point.ms)
-        text = phrases.baseline_result(self.prose, point, self.baseline_ms, self.land.floor_ms)
-        self._add(Message(ENV, ENV, "result", text, 0.0, self.lead.id, None, sent, None, None, "baseline", self.baseline_ms))
+        text = phrases.baseline_result(self.prose, point, self.baseline_ms, self.land.floor_ms, self.tolerance)
+        head = (ENV, ENV, "result", text, 0.0, self.lead.id, None, sent, None, None, "baseline", self.baseline_ms)
+        self._add(Message(*head, max_rel_err=self._error(Pick(point))))
 
     def ask(self, agent: Agent, region: Sequence[Point]) -> None:
         """The lead gives an agent a region: a redirect where it leaves one to join the winner's variant, else a dispatch."""
@@ -76,7 +78,7 @@ class Stage:
         span = phrases.sweep(points)
         subtask = f"{points[0].variant.name}: {span}"
         if was is not None and self.top is not None and points[0].variant is self.top.variant:
-            text = phrases.redirect(self.prose, agent.id, was, agent.best_ms, span, self.top)
+            text = phrases.redirect(self.prose, agent.id, was, agent.best_ms, span, self.top, self.shared_ms)
             self._say(self.lead, "redirect", text, to=agent.id, subtask=subtask)
         else:
             text = phrases.dispatch(self.prose, agent.id, points[0].variant, span, self.to_beat(agent))
@@ -190,7 +192,7 @@ class Stage:
             outcome = self._result(agent, pick, sent)
             if outcome.status in {"kept", "wrong_result"}:
                 yield self._queue("verify", VERIFY)
-                self._verify(verifier, pick.bug, sent)
+                self._verify(verifier, pick, sent)
 
     def recheck(self, verifier: Agent, leaders: Sequence[Agent]) -> Actor:
         """The verifier re-benches each leader's best candidate; the next merge goes by these times."""
@@ -200,9 +202,10 @@ class Stage:
             yield self._queue("verify", VERIFY)
             time_ms = self.bench.measure(agent.best.ms)
             self._rechecked[agent.id] = time_ms
-            text = phrases.verify_pass(self.prose, time_ms)
+            pick = Pick(agent.best)
+            text = phrases.verify_pass(self.prose, self._check(pick), self.tolerance, time_ms)
             head = (verifier.role, verifier.id, "verify", text, 0.0, None, None, agent.best_message)
-            self._add(Message(*head, time_ms=time_ms, passed=True))
+            self._add(Message(*head, time_ms=time_ms, passed=True, max_rel_err=self._error(pick)))
 
     def hand_over(self, giver: Agent, taker: Agent) -> None:
         """Passes the giver's best candidate on; the taker tunes around it."""
@@ -259,9 +262,10 @@ class Stage:
     def _result(self, agent: Agent, pick: Pick, sent: int) -> Outcome:
         prev_best = self.to_beat(agent)
         outcome = step(pick.point, pick.bug, prev_best, self.bench)
-        text = self._outcome_text(pick, outcome, prev_best, self.log.messages[sent].content)
+        text = self._outcome_text(pick, outcome, prev_best)
         status, time_ms = outcome.status, outcome.time_ms
-        self._add(Message(ENV, ENV, "result", text, outcome.reward, agent.id, None, sent, None, None, status, time_ms))
+        head = (ENV, ENV, "result", text, outcome.reward, agent.id, None, sent, None, None, status, time_ms)
+        self._add(Message(*head, max_rel_err=self._error(pick)))
         agent.tries += 1
         if status == "kept":
             agent.kept += 1
@@ -270,31 +274,44 @@ class Stage:
             agent.told = True
         return outcome
 
-    def _outcome_text(self, pick: Pick, outcome: Outcome, prev_best: float, source: str) -> str:
-        point, prose, task = pick.point, self.prose, self.land.task
+    def _check(self, pick: Pick) -> Check:
+        """What running a pick said. It must be one that runs."""
+        return self.land.check(pick.point, pick.bug)
+
+    def _error(self, pick: Pick) -> float | None:
+        """The error measured of a pick; None if it does not run, or a fault stops it."""
+        return self._check(pick).error if pick.point.check is not None else None
+
+    def _outcome_text(self, pick: Pick, outcome: Outcome, prev_best: float) -> str:
+        point, prose = pick.point, self.prose
+        if outcome.status == "kept" and outcome.time_ms is not None:
+            return phrases.kept(prose, outcome.time_ms, prev_best, self.land.floor_ms, self.tolerance, point)
         if outcome.time_ms is not None:
-            if outcome.status == "kept":
-                return phrases.kept(prose, outcome.time_ms, prev_best, self.land.floor_ms, point)
-            return phrases.no_improvement(prose, outcome.time_ms, prev_best, point)
-        if pick.bug is not None:
-            return phrases.wrong_result(prose, pick.bug, point)
+            return phrases.no_improvement(prose, outcome.time_ms, prev_best, self.tolerance, point)
+        if pick.flaw is not None:
+            return phrases.wrong_result(prose, pick.flaw, point, self._check(pick), self.tolerance)
         if point.fate == "illegal":
-            return phrases.compile_error(task.op.impl, point.variant.name, sources.line_of(source, point.reason), point.reason)
+            return point.diagnostic
         if point.fate == "launch":
             return phrases.launch_failure(prose, point)
-        return phrases.unsupported(prose, point, task.gpu.arch)
+        return phrases.unsupported(prose, point, self.land.task.gpu.arch)
 
     def _review(self, reviewer: Agent, author: Agent, pick: Pick, sent: int) -> bool:
         bad = pick.bug is not None or pick.point.fate != "legal"
         stopped = self.dice.chance(CATCH * reviewer.skill if bad else FALSE_ALARM / reviewer.skill)
         if stopped:
-            text = phrases.review_fail(self.prose, pick.point, pick.bug, self.to_beat(author))
+            text = phrases.review_fail(self.prose, pick.point, pick.flaw, self.to_beat(author))
             author.told = author.told or pick.point.fate == "unsupported"
         else:
             text = phrases.review_pass(self.prose, pick.point)
         self._add(Message(reviewer.role, reviewer.id, "review", text, reply_to=sent, passed=not stopped))
         return not stopped
 
-    def _verify(self, verifier: Agent, bug: Bug | None, sent: int) -> None:
-        text = phrases.verify_fail(self.prose, bug) if bug else phrases.verify_pass(self.prose)
-        self._add(Message(verifier.role, verifier.id, "verify", text, reply_to=sent, passed=bug is None))
+    def _verify(self, verifier: Agent, pick: Pick, sent: int) -> None:
+        check, right = self._check(pick), pick.flaw is None
+        if pick.flaw is None:
+            text = phrases.verify_pass(self.prose, check, self.tolerance)
+        else:
+            text = phrases.verify_fail(self.prose, pick.flaw, check, self.tolerance)
+        head = (verifier.role, verifier.id, "verify", text)
+        self._add(Message(*head, reply_to=sent, passed=right, max_rel_err=check.error))

@@ -1,7 +1,8 @@
 """A task, and its landscape: every legal candidate of the task priced at once, without noise.
 
 The landscape is what a campaign explores. Beside the legal points it keeps what an agent may submit by mistake: points that break a rule
-of the source, points that cannot be launched on this board, and variants whose instructions the arch lacks.
+of the source, points that cannot be launched on this board, variants whose instructions the arch lacks, and shortcuts that give wrong
+results. What a compiler or a check says of each is the evidence's word (`generator.facts`).
 """
 
 import itertools
@@ -12,13 +13,14 @@ from typing import Final, Literal
 
 import numpy as np
 
-from generator import costmodel, kernels, sources
+from generator import costmodel, facts, kernels, sources
+from generator.facts import Check, Compiled
 from generator.gpus import BY_NAME as GPU_BY_NAME
 from generator.gpus import Gpu
 from generator.ops import BY_NAME as OP_BY_NAME
 from generator.ops.base import Bug, Op, Params, Shape, Variant
 
-Fate = Literal["legal", "illegal", "launch", "unsupported"]
+Fate = Literal["legal", "illegal", "launch", "unsupported", "flawed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,15 @@ class Point:
     bound: str = ""
     """The resource that sets the time."""
     reason: str = ""
-    """Why it is not legal: the broken rule, the exceeded limit, or the missing features."""
+    """Why it is not legal: the broken rule, the exceeded limit, the missing features, or the flaw."""
+    compiled: Compiled | None = None
+    """What the compiler made of it; None if it refused."""
+    diagnostic: str = ""
+    """What the compiler said if it refused."""
+    check: Check | None = None
+    """How its results compared with the reference; None if it does not run."""
+    bugs: tuple[Bug, ...] = ()
+    """Slips of its variant that a check catches at these params."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,8 @@ class Landscape:
     """Points of each usable variant that a compiler or the launch refuses."""
     lacking: tuple[Point, ...]
     """Points of variants whose instructions the arch lacks."""
+    flawed: tuple[Point, ...]
+    """Points of shortcuts that run here and give wrong results."""
     _texts: dict[tuple[int, str], str] = field(default_factory=dict, repr=False, compare=False)
     _near: dict[int, tuple[Point, ...]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -98,6 +110,10 @@ class Landscape:
             return sum(abs(steps[k][v] - steps[k][point.params[k]]) for k, v in other.params.items())
 
         return tuple(sorted((p for p in points if p.key != point.key), key=lambda p: (distance(p), p.key)))
+
+    def check(self, point: Point, bug: Bug | None = None) -> Check:
+        """How the results of a point, or of a slip in it, compared with the reference."""
+        return facts.check(self.task.op, point.variant, point.params, bug)
 
     def source(self, point: Point, bug: Bug | None = None) -> str:
         """The exact text a candidate submits; rendered once and shared."""
@@ -155,36 +171,46 @@ def _survey(of: Task) -> Landscape:
         start={name: next((p for p in some if p.params == p.variant.start), some[0]) for name, some in legal.items()},
         faulty={name: tuple(p for p in points if p.variant.name == name and p.fate in {"illegal", "launch"}) for name in legal},
         lacking=tuple(p for p in points if p.fate == "unsupported"),
+        flawed=tuple(p for p in points if p.fate == "flawed"),
     )
 
 
 def _points(of: Task, variant: Variant, first: int) -> list[Point]:
     """All points of one variant with their fates, keys from `first` on: those it offers, then those that break a rule."""
-    fates: list[tuple[Fate, float, str, str]]
-    offered = list(variant.points)
+    keys = itertools.count(first)
     missing = variant.needs - of.gpu.features
     if missing:
-        reason = " and ".join(sorted(missing))
-        fates = [("unsupported", np.inf, "", reason)] * len(offered)
-    else:
-        offered += [bad.params for bad in variant.illegal]
-        fates = [_fate(of, *priced) for priced in _priced(of, variant)]
-        fates += [("illegal", np.inf, "", bad.rule) for bad in variant.illegal]
-    return [
-        Point(i, variant, params, params_text(params), *fate)
-        for i, params, fate in zip(itertools.count(first), offered, fates, strict=False)
-    ]
+        return [_refused(of, next(keys), variant, params, "unsupported", " and ".join(sorted(missing))) for params in variant.points]
+    offered = [_offered(of, next(keys), variant, *priced) for priced in _priced(of, variant)]
+    return offered + [_refused(of, next(keys), variant, bad.params, "illegal", bad.rule) for bad in variant.illegal]
 
 
-def _priced(of: Task, variant: Variant) -> Iterator[tuple[float, int, int, int]]:
-    """Time (infinite if it cannot be launched), bound, threads and shared memory of each point."""
-    demand = variant.demand(of.shape, variant.columns())
+def _refused(of: Task, key: int, variant: Variant, params: Params, fate: Fate, reason: str) -> Point:
+    """A point that a compiler refuses."""
+    said = facts.diagnostic(of.op, variant, params, of.shape, of.gpu.arch)
+    return Point(key, variant, params, params_text(params), fate, np.inf, reason=reason, diagnostic=said)
+
+
+def _offered(of: Task, key: int, variant: Variant, params: Params, built: Compiled, ms: float, bound: int) -> Point:
+    """A point that compiles: legal unless it cannot be launched or its variant is a shortcut."""
+    label = params_text(params)
+    if not np.isfinite(ms):
+        reason = costmodel.refusal(of.gpu, built.threads, built.smem)
+        return Point(key, variant, params, label, "launch", np.inf, reason=reason, compiled=built)
+    check = facts.check(of.op, variant, params)
+    if variant.flaw is not None:
+        return Point(key, variant, params, label, "flawed", np.inf, reason=variant.flaw.symptom, compiled=built, check=check)
+    bugs = tuple(bug for bug in variant.bugs if facts.check(of.op, variant, params, bug).kind != facts.OK)
+    return Point(key, variant, params, label, "legal", ms, costmodel.BOUNDS[bound], compiled=built, check=check, bugs=bugs)
+
+
+def _priced(of: Task, variant: Variant) -> Iterator[tuple[Params, Compiled, float, int]]:
+    """Each offered point, what it compiles to, its time (infinite if it cannot be launched) and what bounds it."""
+    demand = facts.demand(of.op, variant, of.shape, of.gpu.arch, variant.points)
     price = costmodel.price(of.gpu, demand, of.op.work(of.shape))
-    threads, smem = (np.broadcast_to(x, price.ms.shape).tolist() for x in (demand.threads, demand.smem_per_block))
-    return zip(price.ms.tolist(), price.bound.tolist(), threads, smem, strict=True)
-
-
-def _fate(of: Task, ms: float, bound: int, threads: int, smem: int) -> tuple[Fate, float, str, str]:
-    if np.isfinite(ms):
-        return "legal", ms, costmodel.BOUNDS[bound], ""
-    return "launch", np.inf, "", costmodel.refusal(of.gpu, threads, smem)
+    sizes = np.broadcast_to(np.asarray(demand.threads), price.ms.shape).tolist()
+    built = [
+        facts.main(facts.compiled(of.op, variant, params, of.shape, of.gpu.arch), threads)
+        for params, threads in zip(variant.points, sizes, strict=True)
+    ]
+    return zip(variant.points, built, price.ms.tolist(), price.bound.tolist(), strict=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from generator.environment import significant
-from generator.ops.base import Bug
+from generator.ops.base import Bug, Flaw
 from generator.rng import Dice
 from generator.task import Landscape, Point
 from schema.vocab import LEAD, SPECIALISTS
@@ -59,6 +59,11 @@ class Pick:
     bug: Bug | None = None
 
     @property
+    def flaw(self) -> Flaw | None:
+        """Why its results are wrong, if it runs."""
+        return self.bug or (self.point.variant.flaw if self.point.fate == "flawed" else None)
+
+    @property
     def key(self) -> tuple[int, str]:
         return self.point.key, self.bug.name if self.bug else ""
 
@@ -96,11 +101,21 @@ def choose(agent: Agent, land: Landscape, dice: Dice) -> Pick | None:
     if draw < ILLEGAL_BELOW:
         pick = _unsent(agent, [Pick(p) for p in land.faulty[focus]], dice)
     elif draw < BUG_BELOW:
-        point = _weigh(agent, land.legal[focus], dice, unsent_only=False)
-        pick = _unsent(agent, [Pick(point, bug) for bug in point.variant.bugs], dice) if point else None
+        pick = _slip(agent, land, focus, dice)
     elif draw < LACKING_BELOW and land.lacking and not agent.told:
         pick = _unsent(agent, [Pick(p) for p in land.lacking], dice)
     return pick or _honest(agent, land, focus, dice)
+
+
+def _slip(agent: Agent, land: Landscape, focus: str, dice: Dice) -> Pick | None:
+    """A bug at a point of its region that a check catches there, or, once, a shortcut that the op does not allow."""
+    mine = [p for p in agent.region if p.variant.name == focus and p.bugs] or [p for p in land.legal[focus] if p.bugs]
+    point = _weigh(agent, mine, dice, unsent_only=False)
+    picks = [Pick(point, bug) for bug in point.bugs] if point else []
+    tempting = [Pick(p) for p in land.flawed]
+    if not any(pick.key in agent.sent for pick in tempting):
+        picks += tempting
+    return _unsent(agent, picks, dice)
 
 
 def _honest(agent: Agent, land: Landscape, focus: str, dice: Dice) -> Pick | None:

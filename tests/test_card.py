@@ -15,7 +15,7 @@ from datasets.info import DatasetInfosDict
 from datasets.utils.metadata import MetadataConfigs
 from huggingface_hub import DatasetCard
 
-from generator import card, columns, figures, manifest, proof, showcase
+from generator import card, columns, facts, figures, manifest, proof, showcase
 from generator.build import Request, build
 from generator.build import read as read_build
 from generator.errors import DataError, InputError
@@ -212,24 +212,27 @@ def test_a_campaign_is_shown_whole(illustrated):
     assert all(showcase.FENCE not in message["content"] for message in row["messages"])
 
 
-def test_proof_counts_what_the_tables_say(monkeypatch, tmp_path):
+def test_proof_counts_what_the_tables_say(monkeypatch):
     table = {
         "op": "x",
         "toolchain": {"nvcc": "13.0.88", "gxx": "12"},
-        "points": {"a t=1": {"check": ["ok", 0.1]}, "a t=2": {"check": ["numeric", 1.0]}, "a t=1 bug=b": {"check": ["race", None]}},
+        "points": {
+            "a t=1": {"check": ["ok", 0.1]},
+            "a t=2": {"check": ["numeric", 1.0, "ragged"]},
+            "a t=1 bug=b": {"check": ["race", None, "ragged", "thread 1"]},
+            "a t=2 bug=b": {"check": ["ok", 0.1]},
+            "a t=2 bug=c": {"check": ["ok", 0.1]},
+        },
         "sources": {
             "1": {"of": "a N=1 t=1", "sm_80": {"k": [1, 2, 3]}, "sm_90a": {"k": [1, 2, 3]}},
             "2": {"of": "a N=1 t=3", "sm_80": "error"},
             "3": {"of": "a N=1 t=1 bug=b", "sm_80": {"k": [1, 2, 3]}},
         },
     }
-    (tmp_path / "rope").mkdir()
-    (tmp_path / "rope" / "evidence.json").write_text(json.dumps(table))
-    monkeypatch.setattr("generator.kernels.folder", lambda op: tmp_path / op)
-    found = proof.gather(OPS)
-    assert found == proof.Proof(ops=1, sources=2, compiled=2, points=2, right=1, tools=("nvcc 13.0.88",))
-    assert "1 of 2 points" in proof.sentence(found, 17)
-    assert "nothing is claimed" in proof.sentence(proof.gather([]), 17)
+    monkeypatch.setattr("generator.facts.table", lambda _: facts.loads(json.dumps(table)))
+    found = proof.gather(OPS[:1])
+    assert found == proof.Proof(ops=1, sources=1, compiled=2, right=1, bugs=1, tools=("nvcc 13.0.88",))
+    assert "1 sources of 1 ops were compiled with nvcc 13.0.88" in proof.sentence(found)
 
 
 def test_the_tag_is_named(illustrated):

@@ -438,9 +438,18 @@ FAULTS: dict[str, tuple[str, str, Change]] = {
     "refused called lacking": ("evidence", "what becomes of such a source", of_result("compile_error", "status", "unsupported_arch")),
     "lacking called refused": ("evidence", "what becomes of such a source", of_result("unsupported_arch", "status", "compile_error")),
     "diagnostic": ("evidence", "compiler's diagnostic", of_result("compile_error", "content", another_number, refused_in("error: static"))),
-    "launch failure": ("evidence", "says why", of_result("compile_error", "content", "launch failure: no", refused_in("launch failure:"))),
-    "symptom": ("evidence", "says why", of_result("wrong_result", "content", "verify FAIL")),
-    "lacking feature": ("evidence", "says why", of_result("unsupported_arch", "content", "no")),
+    "launch failure": (
+        "evidence",
+        "quotes its evidence",
+        of_result("compile_error", "content", "launch failure: no", refused_in("launch failure:")),
+    ),
+    "symptom": ("evidence", "quotes its evidence", of_result("wrong_result", "content", "verify FAIL")),
+    "lacking feature": ("evidence", "quotes its evidence", of_result("unsupported_arch", "content", "no")),
+    "registers": ("evidence", "quotes its evidence", of_result("kept", "content", "ok 1 regs")),
+    "error in text": ("evidence", "quotes its evidence", of_result("no_improvement", "content", "max_rel_err 0.5 (tol 0.002)")),
+    "measured error": ("evidence", "max_rel_err is the measured one", of_result("kept", "max_rel_err", 0.5)),
+    "error of a refused one": ("evidence", "max_rel_err is the measured one", of_result("compile_error", "max_rel_err", 0.5)),
+    "verified error": ("evidence", "max_rel_err is the measured one", of_first("verify", "max_rel_err", 0.5)),
     "verification": ("evidence", "passes exactly", of_first("verify", "passed", lambda _, m: not m["passed"])),
     "seed": ("holdout", "seed is the release's", put("seed", 1)),
     "index": ("holdout", "the row here is", put("index", more("index", 1))),
@@ -598,12 +607,12 @@ def test_a_held_out_task_is_priced_and_worded_again(small, field, value):
 
 
 def test_the_evidence_table_is_asked(tiny):
-    assert check(str(tiny), oracle=lambda _, point, bug: by_construction(point, bug)).ok
+    assert check(str(tiny), oracle=lambda _, source, point: by_construction(point, source.bug)).ok
     asked = []
 
-    def doubt(task, point, bug):
-        asked.append((task.gpu.arch, point.fate, bug))
-        return "compile_error" if task.gpu.arch == "sm_90a" and point.fate == "legal" and bug is None else None
+    def doubt(task, source, point):
+        asked.append((task.gpu.arch, point.fate, source.bug))
+        return "compile_error" if task.gpu.arch == "sm_90a" and point.fate == "legal" and source.bug is None else None
 
     report = check(str(tiny), oracle=doubt)
     assert found_by(report) == {"evidence"}

@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from generator import facts
+from generator.errors import DataError
 from generator.evidence import catalogue, judge, nvcc, table
 from generator.evidence.harness import Case
+from generator.facts import Check, PointRecord, SourceRecord, Table
 from generator.ops import OPS
 
 PTXAS = """ptxas info    : 0 bytes gmem
@@ -34,15 +37,13 @@ def one_case(**changes: object) -> Case:
     return Case(**(fields | changes))
 
 
-def full_table() -> table.Table:
-    made = table.Table(op="rmsnorm", toolchain={"nvcc": "13.0.88", "gxx": "12.2.0"})
-    made.points["vec threads=64"] = table.PointRecord(check=("ok", 0.000318), launch=((("rmsnorm", 64, 0),),))
-    made.points["vec threads=64 bug=tail"] = table.PointRecord(check=("bounds", None, "ragged", "out-of-bounds global read"))
-    made.points["scalar threads=64"] = table.PointRecord(check=("ok", 0.0003), launch=((("rmsnorm", 64, 0),),))
-    made.sources["ff"] = table.SourceRecord(
-        of="scalar threads=64", archs={"sm_90a": {"rmsnorm": (30, 32, 0)}, "sm_80": {"rmsnorm": (28, 32, 4)}}
-    )
-    made.sources["00"] = table.SourceRecord(of="vec threads=3", archs={"sm_80": 'vec.cu(3): error: static assertion failed with "x"'})
+def full_table() -> Table:
+    made = Table(op="rmsnorm", toolchain={"nvcc": "13.0.88", "gxx": "12.2.0"})
+    made.points["vec threads=64"] = PointRecord(check=Check("ok", 0.000318), launch=((("rmsnorm", 64, 0),),))
+    made.points["vec threads=64 bug=tail"] = PointRecord(check=Check("bounds", None, "ragged", "out-of-bounds global read"))
+    made.points["scalar threads=64"] = PointRecord(check=Check("ok", 0.0003), launch=((("rmsnorm", 64, 0),),))
+    made.sources["ff"] = SourceRecord(of="scalar threads=64", archs={"sm_90a": {"rmsnorm": (30, 32, 0)}, "sm_80": {"rmsnorm": (28, 32, 4)}})
+    made.sources["00"] = SourceRecord(of="vec threads=3", archs={"sm_80": 'vec.cu(3): error: static assertion failed with "x"'})
     return made
 
 
@@ -118,7 +119,7 @@ def test_a_record_is_a_line_and_lines_are_sorted():
 
 
 def test_a_missing_table_tells_the_command():
-    with pytest.raises(FileNotFoundError, match="python -m generator evidence build --op rmsnorm"):
+    with pytest.raises(DataError, match="python -m generator evidence build --op rmsnorm"):
         table.read(Path("/nowhere/rmsnorm/evidence.json"))
 
 
@@ -126,7 +127,7 @@ def test_every_difference_is_one_line():
     old, new = full_table(), copy.deepcopy(full_table())
     assert table.differences(old, new) == []
     new.toolchain["nvcc"] = "13.1.0"
-    new.points["vec threads=64"].check = ("numeric", 0.5, "ragged")
+    new.points["vec threads=64"] = PointRecord(check=Check("numeric", 0.5, "ragged"), launch=old.points["vec threads=64"].launch)
     new.sources["ff"].archs["sm_80"] = {"rmsnorm": (29, 32, 4)}
     del new.sources["00"]
     told = table.differences(old, new)
@@ -138,7 +139,7 @@ def test_every_difference_is_one_line():
 def test_versions_of_tools_that_decide_no_fact_and_last_digits_are_no_difference():
     old, new = full_table(), full_table()
     new.toolchain["gxx"] = "13.1.0"
-    new.points["vec threads=64"].check = ("ok", 0.000319)
+    new.points["vec threads=64"] = PointRecord(check=Check("ok", 0.000319), launch=old.points["vec threads=64"].launch)
     assert table.differences(old, new) == []
 
 
@@ -151,7 +152,7 @@ def test_every_point_of_every_shape_is_in_the_catalogue_once(op):
     for variant in op.variants:
         for shape in catalogue.all_shapes(op):
             for params in (*variant.points, *(illegal.params for illegal in variant.illegal)):
-                assert catalogue.digest(catalogue.render(op, variant, params, shape)) in held
+                assert facts.digest(catalogue.render(op, variant, params, shape)) in held
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)

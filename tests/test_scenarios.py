@@ -91,17 +91,19 @@ def check_merges(stage: Stage) -> None:
 
 
 def check_sources(stage: Stage) -> None:
-    """No agent submits a source twice; a wrong result's source carries a bug; all others do not."""
+    """No agent submits a source twice; a wrong result's source carries a bug or is a shortcut's; all others do not."""
     log, land = stage.log.messages, stage.land
     sent = [(m.agent, m.content) for m in log if m.kind == "candidate"]
     assert len(set(sent)) == len(sent)
-    points = {(p.variant.name, p.label): p for some in (*land.legal.values(), *land.faulty.values(), land.lacking) for p in some}
+    points = {
+        (p.variant.name, p.label): p for some in (*land.legal.values(), *land.faulty.values(), land.lacking, land.flawed) for p in some
+    }
     points[land.baseline.variant.name, land.baseline.label] = land.baseline
     for m in log:
         if m.kind == "result":
             candidate = log[m.reply_to]
             point = points[candidate.variant, " ".join(f"{k}={v}" for k, v in candidate.params.items())]
-            assert (candidate.content == land.source(point)) == (m.status != "wrong_result")
+            assert (candidate.content == land.source(point)) == (m.status != "wrong_result" or point.fate == "flawed")
 
 
 def check_boards(stage: Stage) -> None:

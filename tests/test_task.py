@@ -20,10 +20,10 @@ def test_landscape_holds_every_point_once(of: Task):
     land = landscape(of)
     legal = [p for points in land.legal.values() for p in points] + [land.baseline]
     faulty = [p for points in land.faulty.values() for p in points]
-    keys = [p.key for p in (*legal, *faulty, *land.lacking)]
+    keys = [p.key for p in (*legal, *faulty, *land.lacking, *land.flawed)]
     assert len(set(keys)) == len(keys)
     offered = sum(len(v.points) for v in of.op.variants)
-    assert len(legal) + len(land.lacking) + sum(p.fate == "launch" for p in faulty) == offered
+    assert len(legal) + len(land.lacking) + len(land.flawed) + sum(p.fate == "launch" for p in faulty) == offered
     assert landscape(of) is land
 
 
@@ -62,6 +62,36 @@ def test_gated_variants_lack_a_feature_and_say_which(of: Task):
     for point in landscape(of).lacking:
         assert point.reason
         assert set(point.reason.split(" and ")) == set(point.variant.needs - of.gpu.features)
+
+
+@by_task
+def test_points_carry_what_compilers_and_checks_said(of: Task):
+    land = landscape(of)
+    for point in (land.baseline, *(p for points in land.legal.values() for p in points)):
+        assert point.compiled is not None
+        assert 0 < point.compiled.registers <= costmodel.MAX_REGISTERS
+        assert point.compiled.smem <= of.gpu.smem_block_bytes
+        assert point.check is not None
+        assert point.check.error <= of.op.tolerance
+        assert point.diagnostic == ""
+        assert all(land.check(point, bug).kind != "ok" for bug in point.bugs)
+    for point in land.lacking:
+        assert point.diagnostic
+        assert point.compiled is None
+    for points in land.faulty.values():
+        for point in points:
+            assert (point.fate == "illegal") == (point.reason in point.diagnostic and point.compiled is None)
+
+
+def test_a_shortcut_that_runs_is_flawed_and_never_legal():
+    shortcuts = [(t, p) for t in TASKS for p in landscape(t).flawed]
+    assert shortcuts
+    for of, point in shortcuts:
+        assert point.variant.flaw is not None
+        assert point.check is not None
+        assert point.check.error is None or point.check.error > of.op.tolerance
+        assert point.variant.name not in landscape(of).ladder
+    assert all(v.flaw is None for t in TASKS for v in (t.op.variant(name) for name in landscape(t).ladder))
 
 
 def test_launch_failures_name_the_limit_they_exceed():

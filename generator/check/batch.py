@@ -33,6 +33,7 @@ class Batch:
         self.reply_to: list[int | None] = view.message("reply_to").to_pylist()
         self.time_ms: list[float | None] = view.message("time_ms").to_pylist()
         self.passed: list[bool | None] = view.message("passed").to_pylist()
+        self.max_rel_err: list[float | None] = view.message("max_rel_err").to_pylist()
         self.reward: list[float] = view.message("reward").to_numpy().tolist()
         self.t: list[float] = view.message_numbers("t").tolist()
         self.params = _spread(view.message("params"))

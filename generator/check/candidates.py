@@ -6,27 +6,25 @@ The text is the truth: it is read back to a point and perhaps a bug, and the col
 from collections.abc import Callable
 from typing import Final
 
+from generator import phrases
 from generator.check.batch import Batch
 from generator.check.library import Entry, Facts, Source, unpack_text
+from generator.check.oracle import RUNS
 from generator.check.report import Report
 from generator.ops.base import Bug
 from generator.task import Point, Task
 from schema.arrow import SHAPE
 from schema.vocab import RAN
 
-RUNS: Final = "runs"
-"""Instead of a status: the candidate ran, and its time decides."""
+Oracle = Callable[[Task, Source, Point], str | None]
+"""What evidence says becomes of a source at a point of a task: RUNS, a status, or None where it says nothing. The arch is the task's."""
 
-Oracle = Callable[[Task, Point, Bug | None], str | None]
-"""What evidence says becomes of a candidate: RUNS, a status, or None where it says nothing. The arch is the task's."""
-
-_BY_FATE: Final = {"illegal": "compile_error", "launch": "compile_error", "unsupported": "unsupported_arch"}
-
-
-def no_evidence(task: Task, point: Point, bug: Bug | None) -> str | None:
-    """An Oracle that says nothing."""
-    del task, point, bug
-    return None
+_BY_FATE: Final = {
+    "illegal": "compile_error",
+    "launch": "compile_error",
+    "unsupported": "unsupported_arch",
+    "flawed": "wrong_result",
+}
 
 
 def by_construction(point: Point, bug: Bug | None) -> str:
@@ -88,7 +86,7 @@ class Candidates:
                 self._status_of[target] = batch.status[at] or ""
                 self._status(row, at, given, entry, source)
             elif batch.kind[at] == "verify":
-                self._verify(row, at, target)
+                self._verify(row, at, target, given, entry, source)
 
     # -- sources ----------------------------------------------------------------------------------
 
@@ -137,27 +135,42 @@ class Candidates:
         if stored != derived:
             self._add("evidence", row, at, "a status is what becomes of such a source", status, derived)
             return
-        said = self.oracle(given.task, point, bug)
+        said = self.oracle(given.task, source, point)
         if said is not None and said != stored:
             self._add("evidence", row, at, "a status is what the evidence says", status, said)
+        self._error(row, at, given, point, bug)
+        self._quotes(row, at, given, point, bug)
+
+    def _quotes(self, row: int, at: int, given: Facts, point: Point, bug: Bug | None) -> None:
+        """A result's text holds what the compiler and the check said."""
         text = self.batch.content[at] or ""
         if point.fate == "illegal":
-            self._same("evidence", row, at, "a compile error is the compiler's diagnostic", text, given.diagnostic(point))
+            self._same("evidence", row, at, "a compile error is the compiler's diagnostic", text, point.diagnostic)
         elif point.fate == "launch":
-            self._says(row, at, text, "launch failure:", point.reason)
+            self._says(row, at, text, point.reason, start="launch failure:")
         elif point.fate == "unsupported":
-            self._says(row, at, text, "", point.reason)
-        elif bug is not None:
-            self._says(row, at, text, "", bug.symptom)
+            self._says(row, at, text, point.diagnostic)
+        else:
+            check, tolerance = given.land.check(point, bug), given.task.op.tolerance
+            flaw = bug or point.variant.flaw
+            quotes = (phrases.finding(check, tolerance), flaw.symptom) if flaw else (phrases.measured(check, tolerance),)
+            for quote in (*quotes, *((phrases.built(point.compiled),) if point.compiled and not flaw else ())):
+                self._says(row, at, text, quote)
 
-    def _says(self, row: int, at: int, text: str, start: str, cause: str) -> None:
+    def _says(self, row: int, at: int, text: str, cause: str, start: str = "") -> None:
         if not text.startswith(start) or cause not in text:
-            self._add("evidence", row, at, "a refused candidate's result says why", text, f"{start} ... {cause}".removeprefix(" ... "))
+            self._add("evidence", row, at, "a result quotes its evidence", text, f"{start} ... {cause}".removeprefix(" ... "))
 
-    def _verify(self, row: int, at: int, target: int) -> None:
+    def _error(self, row: int, at: int, given: Facts, point: Point, bug: Bug | None) -> None:
+        runs = point.check is not None
+        derived = given.land.check(point, bug).error if runs else None
+        self._same("evidence", row, at, "max_rel_err is the measured one", self.batch.max_rel_err[at], derived)
+
+    def _verify(self, row: int, at: int, target: int, given: Facts, entry: Entry, source: Source) -> None:
         """A verifier confirms what the result said: it passes exactly what ran right."""
         derived = self._status_of.get(target) in RAN
         self._same("evidence", row, at, "a verification passes exactly what is right", self.batch.passed[at], derived)
+        self._error(row, at, given, entry.point, source.bug)
 
     # -- telling ----------------------------------------------------------------------------------
 

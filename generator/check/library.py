@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from generator import environment, kernels, phrases, sources
-from generator.ops import BY_NAME as OP_BY_NAME
+from generator import environment, sources
+from generator import facts as facts_
 from generator.ops.base import Bug, Params
 from generator.release import held_out_shapes, held_out_triples, training_tasks
 from generator.task import Landscape, Point, Task, landscape
@@ -44,6 +44,8 @@ class Source:
     params: bytes = b""
     constants: Mapping[str, int] = field(default_factory=dict)
     bug: Bug | None = None
+    digest: str = ""
+    """By which the evidence table knows it."""
     fault: str = ""
     """Why it is no source of ours; empty if it is one."""
 
@@ -69,17 +71,6 @@ class Facts:
     shape: bytes
     entries: Mapping[tuple[str, bytes], Entry]
     """By variant and packed params; every point an agent could submit."""
-    _diagnostics: dict[int, str] = field(default_factory=dict)
-
-    def diagnostic(self, point: Point) -> str:
-        """What the compiler says of an illegal point."""
-        found = self._diagnostics.get(point.key)
-        if found is None:
-            op, variant = self.task.op, point.variant.name
-            text = sources.render(kernels.template(op.name, variant, op.impl), self.constants, point.params)
-            line = sources.line_of(text, point.reason)
-            found = self._diagnostics[point.key] = phrases.compile_error(op.impl, variant, line, point.reason)
-        return found
 
 
 class Library:
@@ -103,17 +94,10 @@ def read_back(text: str) -> Source:
     if len(text) > LONGEST_TEXT or max(map(len, text.split("\n"))) > LONGEST_LINE:
         return Source(fault="too long for a source")
     try:
-        name, variant_name, constants, params = sources.identify(text)
-        op = OP_BY_NAME[name]
-        variant = op.variant(variant_name)
-        template = kernels.template(op.name, variant.name, op.impl)
-        packed = pack(params)
-        for bug in (None, *variant.bugs):
-            if sources.render(template, constants, params, bug) == text:
-                return Source(op.name, variant.name, packed, constants, bug)
+        parsed = sources.parse(text)
+        return Source(parsed.op, parsed.variant, pack(parsed.params), parsed.constants, parsed.bug, facts_.digest(text))
     except (ValueError, KeyError, struct.error) as error:
         return Source(fault=f"not a source: {error}")
-    return Source(op.name, variant.name, packed, constants, None, "no rendering of its template gives this text")
 
 
 @cache
@@ -132,7 +116,12 @@ def facts(task_id: str) -> Facts | None:
 def _facts(task_id: str) -> Facts:
     task = known_tasks()[task_id]
     land = landscape(task)
-    points = [land.baseline, *land.lacking, *(p for group in (land.legal, land.faulty) for some in group.values() for p in some)]
+    points = [
+        land.baseline,
+        *land.lacking,
+        *land.flawed,
+        *(p for group in (land.legal, land.faulty) for some in group.values() for p in some),
+    ]
     op, gpu = task.op, task.gpu
     return Facts(
         task=task,

@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from generator.check import files
 from generator.check.batch import Batch
-from generator.check.candidates import Candidates, Oracle, no_evidence
+from generator.check.candidates import Candidates, Oracle
 from generator.check.identity import HeldOut, Identity
 from generator.check.library import Library
+from generator.check.oracle import by_evidence
 from generator.check.report import Report
 from generator.check.store import Build, Listed, Split, UnreadableError, open_build
 from generator.check.structure import check_holdout_rules, check_rules, check_schema
@@ -24,7 +25,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def check(
-    url: str, *, full: bool = False, digests: bool = True, oracle: Oracle = no_evidence, progress: Progress = lambda *_: None
+    url: str, *, full: bool = False, digests: bool = True, oracle: Oracle = by_evidence, progress: Progress = lambda *_: None
 ) -> Report:
     """Derive every label of a build again.
 
@@ -32,7 +33,7 @@ def check(
         url: A folder, or any fsspec URL of one.
         full: Make every row again from its index, not one in 49.
         digests: Compare files and values with the digests of the manifest.
-        oracle: What evidence says becomes of a candidate.
+        oracle: What evidence says becomes of a source.
         progress: Told after each shard.
 
     Raises:

@@ -17,9 +17,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Final, TypeVar
 
+from generator import kernels
 from generator.evidence import catalogue, emulate, judge, nvcc, table, triton_tools, work
 from generator.evidence.catalogue import Point, Source
-from generator.evidence.table import Table
+from generator.facts import Check, PointRecord, SourceRecord, Table
 from generator.ops.base import Op
 
 WORKERS: Final = 2
@@ -50,7 +51,7 @@ def build(ops: Sequence[Op], out: Path | None = None, *, workers: int = WORKERS,
 def verify(ops: Sequence[Op], out: Path | None = None, *, workers: int = WORKERS, report: Report = print) -> int:
     """Redo the tables of `ops` from nothing. Returns the number of differences from the files, and of problems, all reported.
 
-    Raises nvcc.ToolchainError, before any work, if a tool is missing, and FileNotFoundError if a table is.
+    Raises nvcc.ToolchainError, before any work, if a tool is missing, and DataError if a table is.
     """
     _require_tools(ops)
     start, wrong, different = time.monotonic(), 0, 0
@@ -70,7 +71,7 @@ def verify(ops: Sequence[Op], out: Path | None = None, *, workers: int = WORKERS
 def table_path(op: str, out: Path | None = None) -> Path:
     """Where the table of an op lies."""
     root = Path(str(resources.files("generator.kernels"))) if out is None else out
-    return root / op / table.FILE
+    return root / op / kernels.EVIDENCE
 
 
 def collect(op: Op, pool: Executor, folder: Path, report: Report = print) -> tuple[Table, list[str]]:
@@ -81,10 +82,10 @@ def collect(op: Op, pool: Executor, folder: Path, report: Report = print) -> tup
 
     runs = {point.of: work.RunJob(op=op, point=point, folder=folder) for variant in op.variants for point in catalogue.points(variant)}
     for of, ran in _all(pool, work.run_one, runs, f"{op.name}: running", report).items():
-        made.points[of] = table.PointRecord(check=ran.check, launch=ran.launch)
+        made.points[of] = PointRecord(check=ran.check, launch=ran.launch, profile=ran.profile)
         problems += [f"{op.name}: {p}" for p in (*_wrong_run(runs[of].point, ran.check), *ran.problems)]
 
-    caught = frozenset(of for of, record in made.points.items() if record.check[0] != judge.OK)
+    caught = frozenset(of for of, record in made.points.items() if record.check.kind != judge.OK)
     texts = [*catalogue.honest_and_illegal(op), *catalogue.buggy(op, caught)]
     jobs = {
         (source.digest, arch): work.CompileJob(op=op, variant=source.of.split()[0], source=source, arch=arch, folder=folder)
@@ -93,7 +94,7 @@ def collect(op: Op, pool: Executor, folder: Path, report: Report = print) -> tup
     }
     for (digest, arch), found in _all(pool, work.compile_one, jobs, f"{op.name}: compiling", report).items():
         source = jobs[digest, arch].source
-        made.sources.setdefault(digest, table.SourceRecord(of=source.of)).archs[arch] = work.facts(found)
+        made.sources.setdefault(digest, SourceRecord(of=source.of)).archs[arch] = work.facts(found)
         problems += [f"{op.name}: {source.of} on {arch}: {p}" for p in _wrong_compile(source, arch, found)]
     problems += _entries_differ(op, texts)
     report(f"{op.name}: {_said(counts(op, made))}, {len(problems)} problems, {time.monotonic() - start:.0f} s")
@@ -108,10 +109,10 @@ def counts(op: Op, made: Table) -> "Counter[str]":
         {
             "variants": len(op.variants),
             "points": len(honest),
-            "matching": sum(record.check[0] == judge.OK for record in honest),
+            "matching": sum(record.check.kind == judge.OK for record in honest),
             "bugs": sum(len(variant.bugs) for variant in op.variants),
             "bug points": len(bugs),
-            "caught": sum(record.check[0] != judge.OK for record in bugs),
+            "caught": sum(record.check.kind != judge.OK for record in bugs),
             "texts": len(made.sources),
             "compiles": sum(len(record.archs) for record in made.sources.values()),
             "refused": sum(isinstance(found, str) for record in made.sources.values() for found in record.archs.values()),
@@ -132,13 +133,13 @@ def _require_tools(ops: Sequence[Op]) -> None:
         raise nvcc.ToolchainError("; ".join(missing))
 
 
-def _wrong_run(point: Point, check: table.Check) -> list[str]:
+def _wrong_run(point: Point, check: Check) -> list[str]:
     if point.variant.flaw is not None:
-        return [] if check[0] == judge.NUMERIC else [f"{point.of}: its flaw does not show: {check}"]
+        return [] if check.kind == judge.NUMERIC else [f"{point.of}: its flaw does not show: {check}"]
     if point.bug is None:
-        return [] if check[0] == judge.OK else [f"{point.of}: an honest point fails: {check}"]
-    if check[0] == judge.OK and point.params == point.variant.start:
-        return [f"{point.of}: the bug does not show at the start point: error {check[1]}"]
+        return [] if check.kind == judge.OK else [f"{point.of}: an honest point fails: {check}"]
+    if check.kind == judge.OK and point.params == point.variant.start:
+        return [f"{point.of}: the bug does not show at the start point: error {check.error}"]
     return []
 
 

@@ -4,11 +4,10 @@
   feature it needs, whose refusal is evidence too. Run once a point (the constants come from the harness's cases).
 - Illegal: every illegal point at every set of constants, for one arch: `static_assert` is the front end's, which is the same for all.
 - Bugs: run, and so compiled by g++, at every legal point. Compiled by the real compiler at the start point for every arch that the variant
-  claims; at each other point one of the bugs that a run catches there, for one of those archs and one shape, all in turn: a bug is one
-  line of a text whose honest form compiles everywhere.
+  claims, and at one other point where a run catches it, for one of those archs and one shape in turn: a bug is one line of a text whose
+  honest form compiles everywhere.
 """
 
-import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Final, Protocol, cast
 
 import numpy as np
 
-from generator import kernels, sources
+from generator import facts, kernels, sources
 from generator.evidence.harness import Case, Entry, Plan
 from generator.gpus import GPUS
 from generator.ops.base import Bug, Op, Params, Shape, Variant
@@ -33,7 +32,7 @@ class Source:
     """One text and the archs to compile it for."""
 
     of: str
-    """Its label, see `label`."""
+    """Its label, see `sources.label`."""
     file: str
     """Name it has in diagnostics."""
     text: str
@@ -49,8 +48,8 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """First 16 hex digits of the sha256 of the text."""
-        return digest(self.text)
+        """Its key in the table."""
+        return facts.digest(self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +62,8 @@ class Point:
 
     @property
     def of(self) -> str:
-        """Its label, see `label`."""
-        return label(self.variant.name, self.params, {}, self.bug.name if self.bug else "")
+        """Its label, see `sources.label`."""
+        return sources.label(self.variant.name, self.params, bug=self.bug.name if self.bug else "")
 
 
 class Harness(Protocol):
@@ -73,17 +72,6 @@ class Harness(Protocol):
     def cases(self, rng: np.random.Generator) -> tuple[Case, ...]: ...
     def plan(self, variant: str, params: Mapping[str, int], case: Case) -> Plan: ...
     def entries(self, variant: str, params: Mapping[str, int], shape: Mapping[str, int]) -> tuple[Entry, ...]: ...
-
-
-def digest(text: str) -> str:
-    """First 16 hex digits of the sha256 of a source."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def label(variant: str, params: Mapping[str, int], constants: Mapping[str, int], bug: str = "") -> str:
-    """`vec COLS=4096 threads=256 vec=8 bug=sum_not_shared`: variant, constants and params in the order of the source, bug."""
-    parts = [f"{k}={v}" for k, v in (*constants.items(), *params.items())] + [f"bug={bug}"] * bool(bug)
-    return " ".join((variant, *parts))
 
 
 @cache
@@ -132,15 +120,13 @@ def buggy(op: Op, caught: frozenset[str]) -> list[Source]:
     """The texts with a bug to compile; `caught` holds the labels of the points whose run failed."""
     out = []
     for variant in op.variants:
-        archs, turn = claimed(variant), itertools.count()
-        out += [_source(op, variant, variant.start, op.shapes[0], archs=archs, bug=bug) for bug in variant.bugs]
-        for params in variant.points:
-            shown = [bug for bug in variant.bugs if label(variant.name, params, {}, bug.name) in caught]
-            if params == variant.start or not shown:
-                continue
-            n = next(turn)
-            shape = all_shapes(op)[n % len(all_shapes(op))]
-            out.append(_source(op, variant, params, shape, archs=(archs[n % len(archs)],), bug=shown[n % len(shown)]))
+        archs = claimed(variant)
+        for n, bug in enumerate(variant.bugs):
+            out.append(_source(op, variant, variant.start, op.shapes[0], archs=archs, bug=bug))
+            others = [p for p in variant.points if p != variant.start and sources.label(variant.name, p, bug=bug.name) in caught]
+            if others:
+                shape, arch = all_shapes(op)[n % len(all_shapes(op))], archs[n % len(archs)]
+                out.append(_source(op, variant, others[n * len(others) // len(variant.bugs)], shape, archs=(arch,), bug=bug))
     return list({source.text: source for source in out}.values())
 
 
@@ -165,7 +151,7 @@ def _source(
     text = render(op, variant, params, shape, bug)
     constants = sources.identify(text)[2]
     return Source(
-        of=label(variant.name, params, constants, bug.name if bug else ""),
+        of=sources.label(variant.name, params, constants, bug.name if bug else ""),
         file=variant.name + kernels.SUFFIX[op.impl],
         text=text,
         archs=archs,

@@ -11,14 +11,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from generator import facts
 from generator.evidence.harness import Buffers, Case
 
-OK: Final = "ok"
-NUMERIC: Final = "numeric"
-"""Ran to the end; a value is off by more than the tolerance."""
+OK: Final = facts.OK
+NUMERIC: Final = facts.NUMERIC
 FAULTS: Final = ("race", "bounds", "deadlock", "misaligned", "trap")
 """Stopped: shared-memory race, access out of bounds, threads that wait for ever, misaligned access, anything else."""
 CLASSES: Final = (OK, NUMERIC, *FAULTS)
+"""Of a verdict: right, a value off by more than the tolerance, or a fault."""
 
 
 class FaultError(Exception):

@@ -21,6 +21,8 @@ One JSON object, one record a line, sorted, so that a change of one point is a c
   case and, for a fault, the message. A bug that is `ok` at a point does not show there: such a candidate must not be called wrong.
 - `launch`, honest points only: per shape (release shapes, then the held-out one; a single entry if all are alike) the launches in order,
   each `[kernel, threads per block, dynamic shared memory in bytes]`. Triton has its shared memory in `sources`.
+- `profile`, start points of CUDA variants only: per launch on the op's first case `[kernel, sectors per request of global memory, passes
+  over shared memory for each that bank conflicts leave]`, of g++'s accesses: a pattern, not a count of instructions.
 
 `sources`, by the first 16 hex digits of the sha256 of the text.
 - `of`: its label, `variant CONSTANT=... param=... bug=...`.
@@ -31,54 +33,24 @@ One JSON object, one record a line, sorted, so that a change of one point is a c
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-Facts = tuple[int, int, int]
-"""Registers, shared memory, spill stores."""
-Check = tuple[str, float | None] | tuple[str, float | None, str] | tuple[str, float | None, str, str]
-Launches = tuple[tuple[tuple[str, int, int], ...], ...]
-"""Per shape, per launch: kernel, threads, dynamic shared memory."""
+from generator import kernels
+from generator.facts import Check, PointRecord, SourceRecord, Table, loads
 
-FILE: Final = "evidence.json"
 ERROR_SLACK: Final = 0.02
 """Errors differ by less than this part between libraries of mathematics (glibc versions): no difference."""
 PROVENANCE: Final = ("gxx", "emulator", "python")
 """Tools whose version is told but decides no fact."""
 
 
-@dataclass(slots=True, kw_only=True)
-class PointRecord:
-    """What running a point said."""
-
-    check: Check
-    launch: Launches = ()
-
-
-@dataclass(slots=True, kw_only=True)
-class SourceRecord:
-    """What compiling a text said, per arch."""
-
-    of: str
-    archs: dict[str, dict[str, Facts] | str] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
-class Table:
-    """All evidence of one op."""
-
-    op: str
-    toolchain: dict[str, str]
-    points: dict[str, PointRecord] = field(default_factory=dict)
-    sources: dict[str, SourceRecord] = field(default_factory=dict)
-
-
 def dumps(table: Table) -> str:
     """The text of a table file."""
     points: dict[str, dict[str, object]] = {}
     for of, record in sorted(table.points.items()):
-        points[of] = {"check": record.check} | ({"launch": record.launch} if record.launch else {})
+        optional = {"launch": record.launch, "profile": record.profile}
+        points[of] = {"check": _trimmed(record.check)} | {name: value for name, value in optional.items() if value}
     ordered = sorted(table.sources.items(), key=lambda item: (item[1].of, item[0]))
     sources: dict[str, dict[str, object]] = {digest: {"of": record.of, **_by_arch(record)} for digest, record in ordered}
     return (
@@ -87,23 +59,10 @@ def dumps(table: Table) -> str:
     )
 
 
-def loads(text: str) -> Table:
-    """The table of a file's text."""
-    raw = json.loads(text)
-    table = Table(op=raw["op"], toolchain=raw["toolchain"])
-    for of, point in raw["points"].items():
-        launch = tuple(tuple((k, t, s) for k, t, s in one) for one in point.get("launch", ()))
-        table.points[of] = PointRecord(check=tuple(point["check"]), launch=launch)
-    for digest, source in raw["sources"].items():
-        archs = {a: v if isinstance(v, str) else {k: tuple(f) for k, f in v.items()} for a, v in source.items() if a != "of"}
-        table.sources[digest] = SourceRecord(of=source["of"], archs=archs)
-    return table
-
-
 def read(path: Path) -> Table:
-    """The table at `path`. Raises FileNotFoundError with the command that makes it."""
+    """The table at `path`. Raises DataError with the command that makes it."""
     if not path.exists():
-        raise FileNotFoundError(f"no evidence at {path}: python -m generator evidence build --op {path.parent.name}")
+        raise kernels.missing(path.parent.name, path)
     return loads(path.read_text(encoding="utf-8"))
 
 
@@ -117,12 +76,18 @@ def write(path: Path, table: Table) -> None:
 def differences(old: Table, new: Table) -> list[str]:
     """One line per record that differs: what it is, what the file says, what was found."""
     out = []
+    same_compiler = old.toolchain.get("gxx") == new.toolchain.get("gxx")
+
+    def unlike(was: PointRecord, now: PointRecord) -> bool:
+        """Profiles of one g++ are alike; another may order accesses otherwise."""
+        return same_compiler and was.profile != now.profile
+
     was_made, is_made = ({t: v for t, v in made.toolchain.items() if t not in PROVENANCE} for made in (old, new))
     if was_made != is_made:
         out.append(f"{new.op}: toolchain: recorded {was_made}, found {is_made}")
     for of in sorted(old.points.keys() | new.points.keys()):
         was, now = old.points.get(of), new.points.get(of)
-        if was is None or now is None or was.launch != now.launch or not _same_check(was.check, now.check):
+        if was is None or now is None or was.launch != now.launch or not _same_check(was.check, now.check) or unlike(was, now):
             out.append(f"{new.op}: {of}: recorded {_show(was)}, found {_show(now)}")
     for digest in sorted(old.sources.keys() | new.sources.keys()):
         before, after = old.sources.get(digest), new.sources.get(digest)
@@ -132,20 +97,25 @@ def differences(old: Table, new: Table) -> list[str]:
     return out
 
 
+def _trimmed(check: Check) -> list[object]:
+    """A check as a list, without the empty words at its end."""
+    return [check.kind, check.error, *(word for word in (check.case, check.message) if word)]
+
+
 def _by_arch(record: SourceRecord) -> dict[str, object]:
     return {arch: record.archs[arch] for arch in sorted(record.archs)}
 
 
 def _same_check(a: Check, b: Check) -> bool:
-    if a[0] != b[0] or a[2:] != b[2:] or (a[1] is None) != (b[1] is None):
+    if (a.kind, a.case, a.message) != (b.kind, b.case, b.message) or (a.error is None) != (b.error is None):
         return False
-    return a[1] is None or b[1] is None or abs(a[1] - b[1]) <= ERROR_SLACK * max(abs(a[1]), abs(b[1]))
+    return a.error is None or b.error is None or abs(a.error - b.error) <= ERROR_SLACK * max(abs(a.error), abs(b.error))
 
 
 def _show(record: PointRecord | SourceRecord | None) -> str:
     if record is None:
         return "nothing"
-    return f"check {record.check} launch {record.launch}" if isinstance(record, PointRecord) else str(record.archs)
+    return f"check {_trimmed(record.check)} launch {record.launch}" if isinstance(record, PointRecord) else str(record.archs)
 
 
 def _lines(records: Mapping[str, Mapping[str, object]]) -> str:

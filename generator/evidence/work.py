@@ -13,7 +13,7 @@ import numpy.typing as npt
 from generator.evidence import catalogue, emulate, judge, nvcc, triton_tools
 from generator.evidence.catalogue import Point, Source
 from generator.evidence.harness import Case, Launch
-from generator.evidence.table import Check, Facts, Launches
+from generator.facts import Check, Facts, Launches, Profile, digest
 from generator.ops.base import Op
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
@@ -44,7 +44,8 @@ class Ran:
     """What a RunJob found."""
 
     check: Check
-    launch: Launches = ()
+    launch: tuple[Launches, ...] = ()
+    profile: tuple[Profile, ...] = ()
     problems: tuple[str, ...] = ()
 
 
@@ -53,7 +54,7 @@ def compile_one(job: CompileJob) -> nvcc.Compiled:
     source = job.source
     entries = catalogue.harness(job.op.name).entries(job.variant, source.params, source.shape) if job.op.impl == "triton" else ()
     tool = f"nvcc {nvcc.VERSION}" if job.op.impl == "cuda" else f"triton {triton_tools.VERSION} {entries}"
-    path = job.folder / f"{catalogue.digest(f'{tool} {job.arch} {source.file} {source.text}')}.json"
+    path = job.folder / f"{digest(f'{tool} {job.arch} {source.file} {source.text}')}.json"
     if path.exists():
         return _revive(json.loads(path.read_text(encoding="utf-8")))
     if job.op.impl == "cuda":
@@ -76,7 +77,7 @@ def run_one(job: RunJob) -> Ran:
     if job.point.bug is not None:
         return Ran(check=_check(verdicts))
     launch, problems = _launches(job)
-    return Ran(check=_check(verdicts), launch=launch, problems=problems)
+    return Ran(check=_check(verdicts), launch=launch, profile=_profile(job), problems=problems)
 
 
 def facts(found: nvcc.Compiled) -> dict[str, Facts] | str:
@@ -96,13 +97,28 @@ def _run_case(job: RunJob, case: Case) -> judge.Verdict:
 def _check(verdicts: list[judge.Verdict]) -> Check:
     last = verdicts[-1]
     if last.kind == judge.OK:
-        return (judge.OK, emulate.finite(max(v.error or 0.0 for v in verdicts)))
+        return Check(judge.OK, emulate.finite(max(v.error or 0.0 for v in verdicts)))
     if last.kind == judge.NUMERIC:
-        return (last.kind, emulate.finite(last.error), last.case)
-    return (last.kind, None, last.case, last.message)
+        return Check(last.kind, emulate.finite(last.error), last.case)
+    return Check(last.kind, None, last.case, last.message)
 
 
-def _launches(job: RunJob) -> tuple[Launches, tuple[str, ...]]:
+def _profile(job: RunJob) -> tuple[Profile, ...]:
+    """Memory patterns of a CUDA variant's start point; of other points nothing."""
+    op, variant, params = job.op, job.point.variant, job.point.params
+    if op.impl == "triton" or params != variant.start:
+        return ()
+    case = catalogue.cases(op.name)[0]
+    library = emulate.build(catalogue.render(op, variant, params, case.shape), job.folder)
+    launches = emulate.profiled(library, catalogue.harness(op.name).plan(variant.name, params, case), case)
+    return tuple((p.kernel, _ratio(p.sectors, p.requests), _ratio(p.conflicted, p.wavefronts)) for p in launches)
+
+
+def _ratio(part: int, whole: int) -> float:
+    return round(part / whole, 2) if whole else 0.0
+
+
+def _launches(job: RunJob) -> tuple[tuple[Launches, ...], tuple[str, ...]]:
     """The launches of a point on every shape of its op, and what no GPU would accept of them."""
     harness, name, params = catalogue.harness(job.op.name), job.point.variant.name, job.point.params
     first = catalogue.cases(job.op.name)[0]

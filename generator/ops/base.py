@@ -55,7 +55,9 @@ class Demand:
     threads: Quantity
     """Threads per block."""
     registers: Quantity
-    """Registers per thread, estimated from what the kernel keeps live."""
+    """Registers per thread: as compiled, or estimated from what the kernel keeps live."""
+    spilled: Quantity = 0
+    """Registers per thread that the compiler keeps in local memory."""
     smem_per_block: Quantity = 0
     """Shared memory per block, static and dynamic, in bytes."""
     dram_bytes: Quantity
