@@ -54,7 +54,7 @@ MESSAGE: Final = {
     "status": "outcome of a candidate",
     "time_ms": "a measured time, in ms",
     "passed": "whether a review or a check passed",
-    "max_rel_err": "greatest relative error found, where one was measured",
+    "max_rel_err": "greatest error `|y - r| / (1 + |r|)` against the reference `r`, where the source ran to its end",
 }
 
 TASK: Final = {
