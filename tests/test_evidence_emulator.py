@@ -549,6 +549,171 @@ def test_tma_fills_with_zeros_outside_and_bulk_copies_land(folder: Path):
     np.testing.assert_array_equal(got["z"], x[0])
 
 
+# ---- clusters ------------------------------------------------------------------------------------
+CLUSTER = """
+__device__ unsigned rank() { unsigned r; asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
+__device__ unsigned size() { unsigned n; asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(n)); return n; }
+__device__ void arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ void wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ void sync() { arrive(); wait(); }
+__device__ unsigned map(const void* p, unsigned of) {
+  unsigned a; asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"((unsigned)__cvta_generic_to_shared(p)), "r"(of)); return a;
+}
+__device__ float get(const float* p, unsigned of) {
+  float v; asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(map(p, of)) : "memory"); return v;
+}
+__device__ void put(float* p, unsigned of, float v) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(map(p, of)), "f"(v) : "memory");
+}
+extern "C" __global__ void __cluster_dims__(DIMS) k(float* o) """
+PAIR = CLUSTER.replace("DIMS", "2, 1, 1")
+
+
+@pytest.mark.parametrize("order", emulate.ORDERS)
+def test_blocks_of_a_cluster_see_each_others_shared_memory(folder: Path, order: int):
+    code = """{
+      __shared__ float mine[64]; extern __shared__ float big[];
+      const int t = threadIdx.x, at = (blockIdx.y * gridDim.x + blockIdx.x) * 64 + t;
+      mine[t] = 100 * rank() + t; big[t] = 1000 * blockIdx.x + 10000 * blockIdx.y;
+      sync();
+      o[at] = get(mine + 63 - t, (rank() + 1) % size()) + get(big + t, (rank() + 2) % size());
+      sync(); }"""
+    source = CLUSTER.replace("DIMS", "SIDE, SIDE, 1").replace("extern", "constexpr int SIDE = 2;\nextern", 1)
+    got = run(folder, source + code, {"o": np.zeros(4 * 2 * 64, np.float32)}, grid=(4, 2, 1), block=64, smem=256, order=order)["o"]
+    for (y, x, t), value in np.ndenumerate(got.reshape(2, 4, 64)):
+        rank = y * 2 + x % 2
+        next_row = (rank + 2) % 4 // 2
+        assert value == 100 * ((rank + 1) % 4) + 63 - t + 1000 * x + 10000 * next_row, (y, x, t)
+
+
+def test_vectors_to_and_from_another_block(folder: Path):
+    code = """{
+      __shared__ __align__(16) float s[128]; const int t = threadIdx.x; float a, b, c, d; const unsigned there = map(s + 4 * t, rank() ^ 1);
+      sync();
+      asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(t + 0.0f), "f"(t + 0.25f), "f"(t + 0.5f),
+        "f"(100.0f * rank()) : "memory");
+      sync();
+      asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(c), "=f"(d) : "r"(there + 8) : "memory");
+      asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b) : "r"((unsigned)__cvta_generic_to_shared(s + 4 * t)));
+      o[blockIdx.x * 128 + 4 * t] = a; o[blockIdx.x * 128 + 4 * t + 1] = b; o[blockIdx.x * 128 + 4 * t + 2] = c;
+      o[blockIdx.x * 128 + 4 * t + 3] = d + s[4 * t + 3];
+      sync(); }"""
+    got = run(folder, PAIR + code, {"o": np.zeros(256, np.float32)}, grid=(2, 1, 1))["o"].reshape(2, 32, 4)
+    np.testing.assert_array_equal(got[..., :3], np.broadcast_to(np.arange(32)[:, None] + np.arange(3) / 4, (2, 32, 3)))
+    assert (got[..., 3] == 100).all()
+
+
+def test_barriers_votes_and_poison_are_each_blocks_own(folder: Path):
+    code = """{
+      __shared__ float s[32], unset[32]; const int t = threadIdx.x;
+      if (rank() == 0) for (int i = 0; i < 3; ++i) { s[t] = i; __syncthreads(); s[t ^ 1] += 1; __syncthreads(); }
+      const int n = __syncthreads_count(rank() == 1);
+      arrive(); o[blockIdx.x * 32 + t] = n + blockIdx.x * 1000; wait();
+      if (t == 0) o[128 + blockIdx.x] = get(unset, rank() ^ 1);
+      sync(); }"""
+    got = run(folder, PAIR + code, {"o": np.zeros(132, np.float32)}, grid=(4, 1, 1))["o"]
+    assert np.isnan(got[128:]).all()
+    assert got[:128].tolist() == np.repeat([0, 1032, 2000, 3032], 32).tolist()
+
+
+CLUSTER_FAULTS = {
+    "no barrier before another block's memory is read": (
+        "race",
+        "{ __shared__ float s; s = 1; __syncwarp(); o[rank()] = get(&s, rank() ^ 1); sync(); }",
+    ),
+    "no barrier before another block's memory is written": (
+        "race",
+        "{ __shared__ float s; put(&s, rank() ^ 1, 1); sync(); o[rank()] = s; }",
+    ),
+    "memory written again while another block may read it": (
+        "race",
+        "{ __shared__ float s; const int t = threadIdx.x; if (t == 0) s = 1; sync(); o[rank()] = get(&s, rank() ^ 1); __syncthreads();"
+        " if (t == 0) s = 2; sync(); }",
+    ),
+    "access between arrive and wait": (
+        "race",
+        "{ __shared__ float s; const int t = threadIdx.x; arrive(); if (t == 0) s = 1; wait(); o[rank()] = get(&s, rank() ^ 1); sync(); }",
+    ),
+    "two blocks write one word": ("race", "{ __shared__ float s; sync(); if (threadIdx.x == 0) put(&s, 0, 1); sync(); o[rank()] = s; }"),
+    "barrier of the block for one of the cluster": (
+        "race",
+        "{ __shared__ float s; sync(); if (threadIdx.x == 0) s = 1; __syncthreads(); o[rank()] = get(&s, rank() ^ 1); sync(); }",
+    ),
+    "block exits while another may read its memory": (
+        "bounds",
+        "{ __shared__ float s; if (threadIdx.x == 0) s = 1; sync(); o[rank()] = get(&s, rank() ^ 1); }",
+    ),
+    "barrier before exit on one side only": (
+        "bounds",
+        "{ __shared__ float s; if (threadIdx.x == 0) s = 1; sync(); if (rank() == 0) { o[0] = get(&s, 1); sync(); } }",
+    ),
+    "past the shared memory of a launch": (
+        "bounds",
+        "{ extern __shared__ float s[]; sync(); o[rank()] = get(s + 32, rank() ^ 1); sync(); }",
+    ),
+    "past all shared memory": ("bounds", "{ __shared__ float s; sync(); o[rank()] = get(&s + 100000, rank() ^ 1); sync(); }"),
+    "block that the cluster lacks": ("bounds", "{ __shared__ float s; sync(); o[rank()] = get(&s, rank() + 1); sync(); }"),
+    "barrier of the cluster that waits for one of the block": (
+        "deadlock",
+        "{ if (threadIdx.x == 0 && rank() == 0) sync(); __syncthreads(); if (rank() == 1) sync(); o[rank()] = 1; }",
+    ),
+    "second arrive without a wait": ("trap", "{ arrive(); arrive(); wait(); o[0] = 1; }"),
+    "wait without an arrive": ("trap", "{ wait(); o[0] = 1; }"),
+    "misaligned vector in another block": (
+        "misaligned",
+        '{ __shared__ float s[8]; sync(); float a, b; asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(a), "=f"(b)'
+        ' : "r"(map(s + 1, 0))); o[rank()] = a + b; sync(); }',
+    ),
+}
+CLUSTER_SOUND = {
+    "sum over a cluster": "{ __shared__ float s; if (threadIdx.x == 0) s = rank() + 1; sync(); float sum = 0;"
+    " for (unsigned b = 0; b < size(); ++b) sum += get(&s, b); sync(); o[rank()] = sum; }",
+    "sums pushed to a slot each": "{ __shared__ float s[2]; sync(); if (threadIdx.x < 2) put(s + rank(), threadIdx.x, rank() + 1); sync();"
+    " o[rank()] = s[0] + s[1]; }",
+    "work between arrive and wait": "{ __shared__ float s, other; if (threadIdx.x == 0) s = rank() + 1; arrive();"
+    " if (threadIdx.x == 0) other = 1; wait(); const float sum = get(&s, 0) + get(&s, 1); sync(); o[rank()] = sum; }",
+    "memory used again after a barrier": "{ __shared__ float s; float sum = 0; for (int i = 0; i < 3; ++i) { if (threadIdx.x == 0) s = i;"
+    " sync(); sum += get(&s, rank() ^ 1); sync(); } o[rank()] = sum; }",
+    "threads that left no longer count": "{ __shared__ float s; if (threadIdx.x == 0) s = 1.5f; if (threadIdx.x >= 32) {"
+    " arrive(); return; }"
+    " sync(); const float sum = get(&s, 0) + get(&s, 1); sync(); o[rank()] = sum; }",
+    "a reader that leaves first": "{ __shared__ float s; if (threadIdx.x == 0) s = 3; sync(); if (rank() == 1) o[0] = o[1] = get(&s, 0);"
+    " arrive(); if (rank() == 0) wait(); }",
+}
+
+
+@pytest.mark.parametrize("order", emulate.ORDERS)
+@pytest.mark.parametrize("what", CLUSTER_FAULTS)
+def test_faults_between_blocks_are_found_in_every_order(folder: Path, what: str, order: int):
+    kind, code = CLUSTER_FAULTS[what]
+    with pytest.raises(judge.FaultError) as found:
+        run(folder, PAIR + code, {"o": np.zeros(256, np.float32)}, grid=(2, 1, 1), block=64, smem=128, order=order)
+    assert found.value.kind == kind, found.value
+
+
+@pytest.mark.parametrize("order", emulate.ORDERS)
+@pytest.mark.parametrize("what", CLUSTER_SOUND)
+def test_sound_clusters_are_not_flagged(folder: Path, what: str, order: int):
+    assert emulate.build(HEADERS + PAIR + CLUSTER_SOUND[what], folder).race_check
+    got = run(folder, PAIR + CLUSTER_SOUND[what], {"o": np.zeros(4, np.float32)}, grid=(4, 1, 1), block=64, order=order)["o"]
+    assert got.tolist() == [3, 3, 0, 0]
+
+
+def test_a_grid_is_a_whole_number_of_clusters(folder: Path):
+    with pytest.raises(judge.FaultError, match="the grid is no multiple of the cluster"):
+        run(folder, PAIR + "{}", {"o": np.zeros(4, np.float32)}, grid=(3, 1, 1))
+    with pytest.raises(judge.FaultError, match="invalid launch configuration"):
+        run(folder, CLUSTER.replace("DIMS", "16, 1, 1") + "{}", {"o": np.zeros(4, np.float32)}, grid=(16, 1, 1))
+
+
+def test_what_clusters_of_several_blocks_lack_is_named(folder: Path):
+    code = (
+        '{ __shared__ __align__(8) unsigned long long b; asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(map(&b, rank()))); }'
+    )
+    with pytest.raises(judge.FaultError, match="mbarrier in a cluster of several blocks is not emulated"):
+        run(folder, PAIR + code, {"o": np.zeros(4, np.float32)}, grid=(2, 1, 1))
+
+
 # ---- faults --------------------------------------------------------------------------------------
 FAULTS = {
     "exchange in a warp without __syncwarp": ("race", "{ __shared__ float s[64]; int i = threadIdx.x; s[i] = i; o[i] = s[i ^ 1]; }"),

@@ -55,6 +55,19 @@ def test_kernels_are_found_whatever_stands_before_their_name():
     assert ptx.kernels(source) == ("first", "second", "third")
 
 
+def test_cluster_sizes_go_to_the_launch():
+    source = """
+    constexpr int SPLIT = 4;
+    extern "C" __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(256)
+    first(int a) { asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(a)); }
+    __global__ void second(int a) {}
+    """
+    out = ptx.translate(source)
+    assert "emu::run(cfg, dim3{SPLIT, 1, 1}, n, first, args)" in out
+    assert "emu::run(cfg, dim3{}, n, second, args)" in out
+    assert "ptx_mov_u32((a), emu_cluster_ctarank);" in out
+
+
 def test_line_numbers_survive():
     source = 'void f() {\n  asm volatile(\n"bar.sync 1, 64;"\n:::\n"memory");\n  here();\n}\n'
     assert ptx.translate(source).split("\n").index("  here();") == source.split("\n").index("  here();") + 1  # one line for the namespace
@@ -69,8 +82,16 @@ def test_line_numbers_survive():
         ('void f() { printf("x"); }', "printf is not emulated"),
         ("float f() { return -INFINITY; }", "INFINITY needs a host header"),
         ("int f() { return __activemask(); }", "name the lanes in the mask"),
-        ("__cluster_dims__(2, 1, 1) void f();", "thread block clusters are not emulated"),
-        ('void f() { asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(b), "r"(c)); }', "thread block clusters are not emulated"),
+        ("__cluster_dims__(2, 1, 1) __global__ void f();", "__cluster_dims__ must stand between __global__ and the kernel's name"),
+        (
+            'void f() { asm("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(a)); }',
+            "of clusters, only barrier.cluster, mapa",
+        ),
+        (
+            'void f() { asm("cp.async.bulk.tensor.2d.shared::cluster.global.multicast::cluster [%0];"); }',
+            "of clusters, only barrier.cluster",
+        ),
+        ("int f() { return *__cluster_map_shared_rank(p, 1); }", "'__cluster_map_shared_rank': of clusters, only barrier.cluster"),
         ("long f() { return clock64(); }", "a kernel must not depend on them"),
         ("void f() { __nanosleep(20); }", "spinning is not emulated"),
         ("void f() { atomicAdd_block(p, 1); }", "scoped atomics are not emulated"),

@@ -100,7 +100,7 @@ def build(source: str, folder: Path) -> Library:
             _gxx(*_FLAGS, *_CHECKED, *headers, "-c", str(work / "kernel.cpp"), "-o", str(work / "kernel.o"))
             _gxx("-shared", "-Wl,-Bsymbolic", "-o", str(work / "kernel.so"), str(work / "kernel.o"), str(runtime))
             (work / "kernel.so").replace(path)
-    race_check = not re.search(r"\bptx_(mbarrier|bar|barrier)_", code)
+    race_check = not re.search(r"\bptx_(mbarrier|bar|barrier(?!_cluster))_", code)
     return Library(path=path, kernels=ptx.kernels(source), race_check=race_check)
 
 

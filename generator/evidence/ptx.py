@@ -23,9 +23,11 @@ FORBIDDEN: Final = (
     (r"\bINFINITY\b|\bHUGE_VALF\b", "INFINITY needs a host header: use __int_as_float(0x7f800000) or a finite bound"),
     (r"\b__activemask\s*\(", "__activemask is not emulated: name the lanes in the mask"),
     (
-        r"\b__cluster_dims__\b|\bcluster_ctarank\b|shared::cluster\.(?!global)|\bmapa\b",
-        "thread block clusters are not emulated: blocks run in turn",
+        r"multicast::cluster|\bgetctarank\b|\b(?:st|red)\.async\b|(?:\batom|\bred|mbarrier)[\w.:]*shared::cluster|shared::cluster\.shared"
+        r"|\b__cluster(?!_dims__\b)\w+",
+        "of clusters, only barrier.cluster, mapa.shared::cluster and ld / st.shared::cluster are emulated",
     ),
+    (r"__cluster_dims__\s*\([^()]*\)[^;{]*__global__", "__cluster_dims__ must stand between __global__ and the kernel's name"),
     (r"\bclock(64)?\s*\(\)|%%(clock|globaltimer|smid)", "clocks and SM numbers are not emulated: a kernel must not depend on them"),
     (r"\b__nanosleep\s*\(", "spinning is not emulated: blocks run in turn, so a block cannot wait for another"),
     (r"\batomic\w+_block\b|\batomic\w+_system\b", "scoped atomics are not emulated: use the plain ones"),
@@ -64,24 +66,31 @@ def translate(source: str) -> str:
         at = code.index(";", end) + 1
     text = "".join(("namespace {\n", *out, code[at:], "\n}  // namespace\n"))
     text = _DYNAMIC.sub(r"\1* const \2 = reinterpret_cast<\1*>(emu::dyn_smem);", text)
-    return text + "".join(_export(name) for name in kernels(code))
+    return text + "".join(_export(name, cluster) for name, cluster in _entries(code).items())
 
 
 def kernels(source: str) -> tuple[str, ...]:
     """Names of the `__global__` functions of a source, in order."""
-    code = _without_comments(source)
-    names = []
+    return tuple(_entries(_without_comments(source)))
+
+
+def _entries(code: str) -> dict[str, str]:
+    """The `__global__` functions, in order, and what stands between the parentheses of their `__cluster_dims__`."""
+    entries: dict[str, str] = {}
     for match in re.finditer(r"\b__global__\b", code):
         head = re.compile(r"\s*(?:void\b|static\b|(?P<attribute>__\w+__)|(?P<name>[A-Za-z_]\w*))\s*")
-        at = match.end()
+        at, cluster = match.end(), ""
         while found := head.match(code, at):
             at = found.end()
             if found["name"]:
-                names.append(found["name"])
+                entries[found["name"]] = cluster
                 break
             if found["attribute"] and code[at : at + 1] == "(":
-                at = _close(code, at) + 1
-    return tuple(names)
+                end = _close(code, at)
+                if found["attribute"] == "__cluster_dims__":
+                    cluster = code[at + 1 : end]
+                at = end + 1
+    return entries
 
 
 def refuse(code: str) -> None:
@@ -94,9 +103,9 @@ def refuse(code: str) -> None:
             raise UnsupportedError(f"line {_line(code, match_.start())}: {match_[0]!r}: {why}")
 
 
-def _export(name: str) -> str:
+def _export(name: str, cluster: str) -> str:
     head = f'extern "C" __attribute__((visibility("default"))) int emu_run_{name}(emu::Launch* cfg, unsigned n, void** args)'
-    return f"\n{head} {{ return emu::run(cfg, n, {name}, args); }}\n"
+    return f"\n{head} {{ return emu::run(cfg, dim3{{{cluster}}}, n, {name}, args); }}\n"
 
 
 def _without_comments(source: str) -> str:

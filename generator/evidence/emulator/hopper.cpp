@@ -33,6 +33,10 @@ static void hopper_reset() {
   memset(warpgroups, 0, sizeof warpgroups);
 }
 
+static void alone(const char* what) {
+  if (cluster.size > 1) fail(TRAP, "%s in a cluster of several blocks is not emulated", what);
+}
+
 // ---- mbarrier ----------------------------------------------------------------------------------
 static Mbar& mbar(unsigned addr) {
   auto it = mbars.find(addr);
@@ -45,6 +49,7 @@ static void settle(Mbar& b) {
 }
 unsigned* mbar_phase(unsigned addr) { return &mbar(addr).phase; }
 void mbar_init(unsigned addr, int count) {
+  alone("mbarrier");
   if (addr % 8) fail(MISALIGNED, "mbarrier: address is not 8-byte aligned");
   mbars[addr] = {count, count, 0, 0};
 }
@@ -98,6 +103,7 @@ static bool run_loads() { // called when no thread can run
   return true;
 }
 void tma_store(const TensorMap* map, int x, int y, unsigned src) {
+  alone("TMA");
   check_box(*map, src);
   store_open[self->rank].push_back({*map, x, y, src});
 }
@@ -116,6 +122,7 @@ void bulk_wait(unsigned pending) {
 
 // ---- wgmma -------------------------------------------------------------------------------------
 void wgmma_issue(In in, void* const* d, unsigned regs, uint64_t a, uint64_t b, int accumulate) {
+  alone("wgmma");
   wg_open[self->rank].push_back({in, std::vector<void*>(d, d + regs), a, b, accumulate});
 }
 void wgmma_commit() {

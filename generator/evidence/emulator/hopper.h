@@ -1,4 +1,5 @@
-// sm_90 and later: mbarrier, bulk copies and tensor maps (TMA), wgmma from shared memory.
+// sm_90 and later: clusters with their shared memories, mbarrier, bulk copies and tensor maps (TMA), wgmma from shared memory.
+// The latter three in clusters of one block only.
 // Asynchronous work lands as late as the program allows, bulk copies when no thread can run, wgmma at its wait_group, so
 // code that forgets to wait reads poison.
 #pragma once
@@ -33,7 +34,43 @@ template <In IN, unsigned R, class... T> EMU_QUIET static inline void wgmma_call
   if ((IN == In::F16 || IN == In::BF16) && (number[wanted - 2] || number[wanted - 1])) fail(TRAP, "wgmma: transposed operands are not emulated");
   wgmma_issue(IN, address, R, number[R], number[R + 1], int(number[R + 2]));
 }
+
+template <class... D> EMU_QUIET static inline void cluster_load(unsigned p, D&... d) {
+  constexpr unsigned each = sizeof(std::tuple_element_t<0, std::tuple<D...>>);
+  const char* at = static_cast<const char*>(cluster_ptr(p, each * sizeof...(D), READ));
+  unsigned i = 0;
+  ((memcpy(&d, at + each * i++, each)), ...);
+}
+template <class... D> EMU_QUIET static inline void cluster_store(unsigned p, D... d) {
+  constexpr unsigned each = sizeof(std::tuple_element_t<0, std::tuple<D...>>);
+  char* at = static_cast<char*>(cluster_ptr(p, each * sizeof...(D), WRITE));
+  unsigned i = 0;
+  ((memcpy(at + each * i++, &d, each)), ...);
+}
 } // namespace emu
+
+// ---- clusters ----------------------------------------------------------------------------------
+#define emu_cluster_ctarank emu::cluster_rank()
+#define emu_cluster_nctarank emu::cluster_size()
+static inline void ptx_barrier_cluster_arrive() { emu::cluster_arrive(); }
+static inline void ptx_barrier_cluster_wait() { emu::cluster_wait(); }
+#define ptx_barrier_cluster_arrive_aligned ptx_barrier_cluster_arrive
+#define ptx_barrier_cluster_arrive_release ptx_barrier_cluster_arrive
+#define ptx_barrier_cluster_arrive_release_aligned ptx_barrier_cluster_arrive
+#define ptx_barrier_cluster_arrive_relaxed ptx_barrier_cluster_arrive
+#define ptx_barrier_cluster_arrive_relaxed_aligned ptx_barrier_cluster_arrive
+#define ptx_barrier_cluster_wait_aligned ptx_barrier_cluster_wait
+#define ptx_barrier_cluster_wait_acquire ptx_barrier_cluster_wait
+#define ptx_barrier_cluster_wait_acquire_aligned ptx_barrier_cluster_wait
+static inline void ptx_mapa_shared_cluster_u32(unsigned& d, unsigned p, unsigned rank) { d = emu::map_shared(p, rank); }
+#define EMU_CLUSTER(suffix, T)                                                                                                   \
+  static inline void ptx_ld_shared_cluster_##suffix(T& a, unsigned p) { emu::cluster_load(p, a); }                               \
+  static inline void ptx_ld_shared_cluster_v2_##suffix(T& a, T& b, unsigned p) { emu::cluster_load(p, a, b); }                   \
+  static inline void ptx_ld_shared_cluster_v4_##suffix(T& a, T& b, T& c, T& d, unsigned p) { emu::cluster_load(p, a, b, c, d); } \
+  static inline void ptx_st_shared_cluster_##suffix(unsigned p, T a) { emu::cluster_store(p, a); }                               \
+  static inline void ptx_st_shared_cluster_v2_##suffix(unsigned p, T a, T b) { emu::cluster_store(p, a, b); }                    \
+  static inline void ptx_st_shared_cluster_v4_##suffix(unsigned p, T a, T b, T c, T d) { emu::cluster_store(p, a, b, c, d); }
+EMU_CLUSTER(u32, unsigned) EMU_CLUSTER(b32, unsigned) EMU_CLUSTER(s32, int) EMU_CLUSTER(f32, float)
 
 // ---- mbarrier ----------------------------------------------------------------------------------
 static inline void ptx_mbarrier_init_shared_b64(unsigned bar, int count) { emu::mbar_init(bar, count); }

@@ -8,6 +8,7 @@
 #define __constant__ static
 #define __shared__ static __attribute__((section("ks_shared")))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...) // ptx.py hands the size to the launch
 #define __maxnreg__(...)
 #define __grid_constant__
 #define __restrict__ __restrict

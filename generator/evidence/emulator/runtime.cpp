@@ -3,12 +3,18 @@
 //
 // Poison: shared memory starts as 0xff (NaN) in every block, locals as 0xfe (-ftrivial-auto-var-init=pattern).
 // Races are found whatever the schedule: two accesses of one shared byte by different threads, one a write, with no block
-// barrier or __syncwarp between them. Other synchronisation is not modelled: emulate.py turns the race check off for it.
+// barrier, cluster barrier or __syncwarp between them. Other synchronisation is not modelled: emulate.py turns the race
+// check off for it.
+//
+// The blocks of a cluster run together, each with a shared memory of its own. The kernel's variables exist once, so the
+// block that runs has its bytes there and the others' are kept aside: enter() swaps them. Races between blocks are found
+// likewise, but not those of two threads of one block on the memory of another.
 #include "emu.h"
 
 #include <csetjmp>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <deque>
 #include <link.h>
 #include <set>
@@ -37,12 +43,28 @@ struct Task { // the part of a fiber that the kernel never sees
 };
 using Seen = uint64_t; // one access to a byte of shared memory: epoch << 32 | epoch of the warp << 10 | thread
 struct Shadow { Seen last[3]; }; // by Access: last reader, writer and atomic
+struct Far { unsigned arrived, block; }; // one access as the cluster sees it
+struct FarShadow { Far last[3]; };
 struct Barrier { unsigned arrived, gen; };
 struct Poll { int count, all, any; };
+struct Block {
+  uint3 index;
+  unsigned live, epoch;
+  unsigned waited, lent; // barriers of the cluster: waits of the latest thread, arrivals of the latest access from another block
+  Barrier barriers[16];
+  Poll poll, polled;
+  Warp warps[32];
+  unsigned char* aside; // its shared memory while another block of the cluster runs
+  Shadow* shadow;
+  FarShadow* far;
+};
+struct Cluster { unsigned size, live, arrived, phase, first; }; // first: the phase it began in
 
+constexpr unsigned MAX_CLUSTER = 8; // blocks, the greatest portable size
 Fiber* self;
-static Fiber fibers[1024]; // static: inside the image range that touch() lets through
-static Warp warps[32];
+static Fiber fibers[MAX_CLUSTER * 1024]; // static, as are the blocks: inside the image range that touch() lets through
+static Block blocks[MAX_CLUSTER], *here; // here: the block that runs
+static Cluster cluster;
 static std::vector<Task> tasks;
 static const unsigned char *image, *image_end;
 static unsigned char* stacks;
@@ -51,14 +73,11 @@ static jmp_buf home, scheduler;
 static Launch* cfg;
 static void (*body)(void*);
 static void* body_ctx;
-static Barrier barriers[16];
-static Poll poll, polled;
-static unsigned live, epoch = 1; // epochs grow over all blocks and launches, so old marks never match
-static std::vector<Shadow> shadow;
+static unsigned epoch = 1; // epochs and phases grow over all blocks and launches, so old marks never match
 
 static bool profiles; // cfg->profile, where every access can look it up at once
 bool profiling() { return profiles; }
-static Task& me() { return tasks[self->rank]; }
+static Task& me() { return tasks[self - fibers]; }
 static bool on_stack(const void* p) { return size_t(static_cast<const unsigned char*>(p) - stacks) < stacks_len; }
 
 void fail(Fault fault, const char* fmt, ...) {
@@ -80,25 +99,26 @@ void wait_change(const unsigned* word, const char* where) {
   yield();
 }
 static bool barrier_full(Barrier& b, unsigned id, unsigned count) {
-  if (b.arrived < (count ? count : live)) return false;
+  if (b.arrived < (count ? count : here->live)) return false;
   b.arrived = 0;
-  if (id == 0 && !count) polled = poll, poll = {0, 1, 0};
-  if (!count) ++epoch;
+  if (id == 0 && !count) here->polled = here->poll, here->poll = {0, 1, 0};
+  if (!count) here->epoch = ++epoch;
   ++b.gen;
   return true;
 }
 void block_barrier(unsigned id, unsigned count) {
   if (id >= 16) fail(TRAP, "bar.sync %u: a block has 16 barriers", id);
-  Barrier& b = barriers[id];
+  Barrier& b = here->barriers[id];
   ++b.arrived;
   if (!barrier_full(b, id, count)) wait_change(&b.gen, id ? "bar.sync" : "__syncthreads");
 }
 void named_arrive(unsigned id, unsigned count) {
   if (id >= 16) fail(TRAP, "bar.arrive %u: a block has 16 barriers", id);
-  ++barriers[id].arrived;
-  barrier_full(barriers[id], id, count);
+  ++here->barriers[id].arrived;
+  barrier_full(here->barriers[id], id, count);
 }
 int block_vote(int predicate, Vote vote) {
+  Poll &poll = here->poll, &polled = here->polled;
   poll.count += predicate != 0, poll.all &= predicate != 0, poll.any |= predicate != 0;
   block_barrier(0, 0);
   return vote == COUNT ? polled.count : vote == AND ? polled.all : polled.any;
@@ -182,7 +202,7 @@ void profile(const void* p, unsigned bytes, const void* pc) {
   if (!self || !profiles) return;
   const unsigned char* a = static_cast<const unsigned char*>(p);
   if (on_stack(p) || (a >= image && a < image_end && !is_shared(a))) return;
-  const Key key{pc, self->rank / 32, me().seen[pc]++};
+  const Key key{pc, unsigned(self->warp - here->warps + 32 * (here - blocks)), me().seen[pc]++};
   auto& lanes = requests[key];
   lanes.push_back({uintptr_t(p), bytes});
   if (lanes.size() == 32) flush(lanes), requests.erase(key);
@@ -201,31 +221,98 @@ static bool unordered(Seen before, Seen now) {
   if (before >> 32 != now >> 32 || ((before ^ now) & 1023) == 0) return false; // a barrier between, or the same thread
   return (before ^ now) & 992 || uint32_t(before) >> 10 >= uint32_t(now) >> 10; // another warp, or no __syncwarp between
 }
-static void check_race(const unsigned char* a, unsigned bytes, Access kind) {
-  static const char* const verb[] = {"read", "write", "atomic"};
-  const Seen now = Seen(epoch) << 32 | (self->warp_epoch & 0x3fffff) << 10 | self->rank;
-  Shadow* s = &shadow[a - __start_ks_shared];
+static const char* const verb[] = {"read", "write", "atomic"};
+static void check_race(const Block& of, unsigned offset, unsigned bytes, Access kind) {
+  const Seen now = Seen(here->epoch) << 32 | (self->warp_epoch & 0x3fffff) << 10 | self->rank;
+  Shadow* s = of.shadow + offset;
   for (unsigned i = 0; i < bytes; ++i, ++s) {
     for (int other = READ; other <= ATOMIC; ++other)
       if (unordered(s->last[other], now) && (kind != other || kind == WRITE))
-        fail(RACE, "shared-memory race: %s of byte %u with no barrier after thread %u's %s", verb[kind], shared_offset(a) + i,
+        fail(RACE, "shared-memory race: %s of byte %u with no barrier after thread %u's %s", verb[kind], offset + i,
              unsigned(s->last[other] & 1023), verb[other]);
     s->last[kind] = now;
   }
 }
+// Between blocks of a cluster; out of line, as it costs single blocks a quarter of their speed otherwise.
+__attribute__((noinline)) static void check_far_race(const Block& of, unsigned offset, unsigned bytes, Access kind) {
+  FarShadow* s = of.far + offset;
+  for (unsigned i = 0; i < bytes; ++i, ++s) {
+    for (int other = READ; other <= ATOMIC; ++other) {
+      const Far& before = s->last[other];
+      if (before.block != cluster_rank() && before.arrived >= self->waited && (kind != other || kind == WRITE))
+        fail(RACE, "shared-memory race: %s of byte %u of block %u of the cluster with no barrier.cluster after block %u's %s", verb[kind], offset + i,
+             unsigned(&of - blocks), before.block, verb[other]);
+    }
+    s->last[kind] = {self->arrived, cluster_rank()};
+  }
+}
+static inline void check_shared(const Block& of, unsigned offset, unsigned bytes, Access kind) {
+  const unsigned dynamic = shared_offset(dyn_smem);
+  if (offset >= dynamic && offset < dynamic + DYN && offset + bytes > dynamic + cfg->smem)
+    fail(BOUNDS, "dynamic shared memory %s at byte %u, past the %u launched", kind ? "write" : "read", offset - dynamic, cfg->smem);
+  if (!cfg->race_check) return;
+  if (cluster.size > 1) check_far_race(of, offset, bytes, kind);
+  if (&of == here) check_race(of, offset, bytes, kind);
+}
 void touch(const void* p, unsigned bytes, Access kind) {
   const unsigned char* a = static_cast<const unsigned char*>(p);
   if (!self || on_stack(p)) return;
-  if (is_shared(a)) {
-    if (a >= dyn_smem && a < dyn_smem + DYN && a + bytes > dyn_smem + cfg->smem)
-      fail(BOUNDS, "dynamic shared memory %s at byte %u, past the %u launched", kind ? "write" : "read", unsigned(a - dyn_smem), cfg->smem);
-    if (cfg->race_check) check_race(a, bytes, kind);
-    return;
-  }
+  if (is_shared(a)) return check_shared(*here, shared_offset(a), bytes, kind);
   if (a >= image && a < image_end) return;
   for (unsigned i = 0; i < cfg->n_ranges; ++i)
     if (a >= cfg->ranges[2 * i] && a + bytes <= cfg->ranges[2 * i + 1]) return;
   fail(BOUNDS, "out-of-bounds global %s of %u bytes", kind ? "write" : "read", bytes);
+}
+
+// ---- clusters ----------------------------------------------------------------------------------
+// A mapped address is an offset with the block's rank + 1 in its upper byte; 0 there is the block itself.
+unsigned cluster_rank() { return unsigned(here - blocks); }
+unsigned cluster_size() { return cluster.size; }
+static void cluster_full() {
+  if (cluster.arrived < cluster.live) return;
+  cluster.arrived = 0, ++cluster.phase;
+  for (Block& b : blocks) b.epoch = ++epoch;
+}
+void cluster_arrive() { // .relaxed counts as .release
+  if (self->arrived != self->waited) fail(TRAP, "barrier.cluster.arrive twice without a wait");
+  ++self->arrived, ++cluster.arrived;
+  cluster_full();
+}
+void cluster_wait() {
+  if (self->arrived == self->waited) fail(TRAP, "barrier.cluster.wait without an arrive");
+  if (cluster.phase == self->waited) wait_change(&cluster.phase, "barrier.cluster.wait");
+  ++self->waited;
+  here->waited = std::max(here->waited, self->waited);
+}
+unsigned map_shared(unsigned offset, unsigned rank) {
+  if (rank >= cluster.size) fail(BOUNDS, "mapa: no block %u in a cluster of %u", rank, cluster.size);
+  return (rank + 1) << 24 | offset;
+}
+void* cluster_ptr(unsigned mapped, unsigned bytes, Access kind) {
+  const unsigned rank = mapped >> 24 ? (mapped >> 24) - 1 : cluster_rank(), offset = mapped & 0xffffff;
+  if (rank >= cluster.size) fail(BOUNDS, "shared::cluster address %#x is out of range", mapped);
+  unsigned char* const local = static_cast<unsigned char*>(shared_ptr(offset, bytes));
+  aligned(local, bytes);
+  Block& of = blocks[rank];
+  check_shared(of, offset, bytes, kind);
+  if (&of == here) return local;
+  if (!of.live) fail(BOUNDS, "%s of shared memory of block %u of the cluster, which has exited", verb[kind], rank);
+  if (self->waited == cluster.first) fail(RACE, "%s of shared memory of block %u of the cluster with no barrier.cluster after its start", verb[kind], rank);
+  of.lent = std::max(of.lent, self->arrived);
+  return &of.aside[offset];
+}
+template <class F> static void each_part(F f) { // the shared memory that a launch uses: begin, bytes
+  f(__start_ks_shared, dyn_smem - __start_ks_shared), f(dyn_smem, cfg->smem), f(dyn_smem + DYN, __stop_ks_shared - (dyn_smem + DYN));
+}
+template <class T> static void reserve(T*& of) { // one for each byte of shared memory, zero; only what is used becomes real
+  if (!of) of = static_cast<T*>(calloc(shared_offset(__stop_ks_shared), sizeof(T)));
+}
+static void enter(Block& b) {
+  blockIdx = b.index;
+  if (&b == here) return;
+  each_part([](unsigned char* p, size_t n) { memcpy(&here->aside[shared_offset(p)], p, n); });
+  here = &b;
+  each_part([](unsigned char* p, size_t n) { memcpy(p, &here->aside[shared_offset(p)], n); });
 }
 } // namespace emu
 #include "hopper.cpp"
@@ -237,24 +324,27 @@ static void entry() {
   Task& t = me();
   if (!t.groups.empty() || !t.open.empty()) async_commit(), async_wait(0);
   t.done = true;
-  --live;
-  if (live && barriers[0].arrived >= live) barrier_full(barriers[0], 0, 0); // exited threads no longer count
+  --here->live, --cluster.live;
+  if (here->live && here->barriers[0].arrived >= here->live) barrier_full(here->barriers[0], 0, 0); // exited threads no longer count
+  if (self->arrived > cluster.phase) --cluster.arrived;
+  if (cluster.live) cluster_full();
+  if (!here->live && here->lent >= here->waited)
+    fail(BOUNDS, "block %u of the cluster exits with no barrier.cluster after an access to its shared memory by another", cluster_rank());
   _longjmp(scheduler, 1);
 }
 static void start_block(unsigned threads) {
-  memset(dyn_smem, 0xff, cfg->smem);
-  memset(__start_ks_shared, 0xff, dyn_smem - __start_ks_shared);
-  memset(dyn_smem + DYN, 0xff, __stop_ks_shared - (dyn_smem + DYN));
-  memset(barriers, 0, sizeof barriers);
-  memset(warps, 0, sizeof warps);
-  hopper_reset();
-  poll = {0, 1, 0};
-  live = threads, ++epoch;
+  each_part([](unsigned char* p, size_t n) { memset(p, 0xff, n); });
+  memset(here->barriers, 0, sizeof here->barriers);
+  memset(here->warps, 0, sizeof here->warps);
+  here->poll = {0, 1, 0};
+  here->live = threads, here->epoch = ++epoch;
+  here->waited = cluster.phase, here->lent = 0;
   for (unsigned i = 0; i < threads; ++i) {
-    Task& t = tasks[i];
+    const size_t n = cluster_rank() * threads + i;
+    Task& t = tasks[n];
     const uint3 tid = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
-    fibers[i] = Fiber{tid, i, i % 32, 1, &warps[i / 32], nullptr, 0, ""};
-    warps[i / 32].lanes |= 1u << i % 32;
+    fibers[n] = Fiber{tid, i, i % 32, 1, &here->warps[i / 32], nullptr, 0, "", cluster.phase, cluster.phase};
+    here->warps[i / 32].lanes |= 1u << i % 32;
     t.started = t.done = false;
     t.open.clear(), t.groups.clear(), t.seen.clear();
   }
@@ -274,23 +364,32 @@ static void resume(unsigned i) {
 static unsigned nth(unsigned n, unsigned threads) { // the thread orders: forward, backward, shuffled
   return cfg->order == 1 ? threads - 1 - n : cfg->order == 2 ? (n * 37u + 11u) % threads : n;
 }
-static void run_block(unsigned threads) {
-  start_block(threads);
-  while (live) {
+static void run_cluster(uint3 at, dim3 size, unsigned threads) {
+  cluster.live = cluster.size * threads, cluster.arrived = 0, cluster.first = ++cluster.phase;
+  hopper_reset();
+  for (unsigned b = 0; b < cluster.size; ++b) {
+    blocks[b].index = {at.x + b % size.x, at.y + b / size.x % size.y, at.z + b / (size.x * size.y)};
+    enter(blocks[b]);
+    start_block(threads);
+  }
+  while (cluster.live) {
     bool ran = false;
-    for (unsigned n = 0; n < threads; ++n) {
-      const unsigned i = nth(n, threads);
-      Fiber& f = fibers[i];
-      if (tasks[i].done || (f.waiting && *f.waiting == f.seen)) continue;
-      f.waiting = nullptr;
-      ran = true;
-      resume(i);
-    }
+    for (unsigned b = 0; b < cluster.size; ++b)
+      for (unsigned n = 0; n < threads; ++n) {
+        const unsigned rank = cfg->order == 1 ? cluster.size - 1 - b : b, i = rank * threads + nth(n, threads);
+        Fiber& f = fibers[i];
+        if (tasks[i].done || (f.waiting && *f.waiting == f.seen)) continue;
+        f.waiting = nullptr;
+        ran = true;
+        enter(blocks[rank]);
+        resume(i);
+      }
     if (ran || run_loads()) continue;
-    for (unsigned n = 0; n < threads; ++n)
+    for (unsigned n = 0; n < cluster.size * threads; ++n)
       if (!tasks[n].done) {
+        enter(blocks[n / threads]);
         self = &fibers[n];
-        fail(DEADLOCK, "deadlock: %u of %u threads have not finished, this one waits in %s", live, threads, self->where);
+        fail(DEADLOCK, "deadlock: %u of %u threads have not finished, this one waits in %s", here->live, threads, self->where);
       }
   }
   for (auto& r : requests) flush(r.second);
@@ -318,26 +417,30 @@ int mismatch(Launch& c, unsigned argument) {
   snprintf(c.error, sizeof c.error, "argument %u of the launch is of another kind (pointer, integer, real, tensor map) than the kernel takes", argument);
   return -1;
 }
-int launch(Launch& c, void (*b)(void*), void* ctx) {
+int launch(Launch& c, dim3 size, void (*b)(void*), void* ctx) {
   cfg = &c, body = b, body_ctx = ctx, self = nullptr, profiles = c.profile;
   c.error[0] = 0, c.fault = NONE;
   gridDim = {c.grid[0], c.grid[1], c.grid[2]}, blockDim = {c.block[0], c.block[1], c.block[2]};
   const unsigned threads = blockDim.x * blockDim.y * blockDim.z;
-  if (threads == 0 || threads > 1024 || c.smem > DYN || !gridDim.x || !gridDim.y || !gridDim.z || gridDim.y > 65535 || gridDim.z > 65535) {
+  cluster.size = size.x * size.y * size.z;
+  const bool whole = cluster.size && gridDim.x % size.x == 0 && gridDim.y % size.y == 0 && gridDim.z % size.z == 0;
+  if (threads == 0 || threads > 1024 || c.smem > DYN || !gridDim.x || !gridDim.y || !gridDim.z || gridDim.y > 65535 || gridDim.z > 65535 ||
+      cluster.size > MAX_CLUSTER || !whole) {
     c.fault = TRAP;
-    snprintf(c.error, sizeof c.error, "invalid launch configuration");
+    snprintf(c.error, sizeof c.error, "invalid launch configuration%s", whole ? "" : ": the grid is no multiple of the cluster");
     return 1;
   }
-  stacks_len = threads * STACK;
+  stacks_len = cluster.size * threads * STACK;
   stacks = static_cast<unsigned char*>(mmap(nullptr, stacks_len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-  tasks = std::vector<Task>(threads);
-  shadow.resize(c.race_check ? __stop_ks_shared - __start_ks_shared : 0);
+  tasks = std::vector<Task>(cluster.size * threads);
+  here = blocks;
+  for (unsigned i = 0; i < cluster.size; ++i) reserve(blocks[i].shadow), reserve(blocks[i].far), reserve(blocks[i].aside);
   find_image();
   const int failed = _setjmp(home);
   if (!failed)
-    for (blockIdx.z = 0; blockIdx.z < gridDim.z; ++blockIdx.z)
-      for (blockIdx.y = 0; blockIdx.y < gridDim.y; ++blockIdx.y)
-        for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) run_block(threads);
+    for (unsigned z = 0; z < gridDim.z; z += size.z)
+      for (unsigned y = 0; y < gridDim.y; y += size.y)
+        for (unsigned x = 0; x < gridDim.x; x += size.x) run_cluster({x, y, z}, size, threads);
   self = nullptr;
   munmap(stacks, stacks_len);
   return failed;

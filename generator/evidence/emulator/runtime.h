@@ -26,6 +26,7 @@ struct Fiber {
   const unsigned* waiting; // blocked until *waiting != seen
   unsigned seen;
   const char* where;
+  unsigned arrived, waited; // barriers of the cluster so far, counted from the first launch on
 };
 struct Launch { // mirrored by emulate.py
   unsigned grid[3], block[3], smem, order;
@@ -50,7 +51,13 @@ void async_commit();
 void async_wait(unsigned pending);
 unsigned shared_offset(const void* p);
 void* shared_ptr(unsigned offset, unsigned bytes); // bounds-checked
-int launch(Launch& cfg, void (*body)(void*), void* ctx);
+unsigned cluster_rank();
+unsigned cluster_size();
+void cluster_arrive();
+void cluster_wait();
+unsigned map_shared(unsigned offset, unsigned rank);
+void* cluster_ptr(unsigned mapped, unsigned bytes, Access kind); // of any block of the cluster, checked
+int launch(Launch& cfg, dim3 cluster, void (*body)(void*), void* ctx);
 int mismatch(Launch& cfg, unsigned given, unsigned taken);
 int mismatch(Launch& cfg, unsigned argument);
 void touch(const void* p, unsigned bytes, Access kind); // memory and race check of one access
@@ -108,14 +115,14 @@ EMU_QUIET static inline void invoke(void (*k)(A...), Argument** args, std::index
   k(argument<std::remove_const_t<A>>(*args[I])...);
 }
 // Runs a launch; negative if the arguments are not what the kernel takes.
-template <class... A> static inline int run(Launch* cfg, unsigned n_args, void (*k)(A...), void** raw) {
+template <class... A> static inline int run(Launch* cfg, dim3 cluster, unsigned n_args, void (*k)(A...), void** raw) {
   Argument** args = reinterpret_cast<Argument**>(raw);
   if (n_args != sizeof...(A)) return mismatch(*cfg, n_args, sizeof...(A));
   unsigned i = 0, bad = ~0u;
   ((fits<std::remove_const_t<A>>(*args[i]) || bad != ~0u ? 0u : bad = i, ++i), ...);
   if (bad != ~0u) return mismatch(*cfg, bad);
   struct Ctx { void (*k)(A...); Argument** args; } ctx{k, args};
-  return launch(*cfg, [](void* c) EMU_QUIET {
+  return launch(*cfg, cluster, [](void* c) EMU_QUIET {
     Ctx& x = *static_cast<Ctx*>(c);
     invoke(x.k, x.args, std::index_sequence_for<A...>{});
   }, &ctx);
