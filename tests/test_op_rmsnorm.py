@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from generator import costmodel
+from generator.gpus import BY_NAME
 from generator.ops.rmsnorm import MAX_COLS, OP, reference
 
 M, N, EPS = 3, 6, 1e-5
@@ -58,3 +60,33 @@ def test_scaling_a_row_leaves_its_result() -> None:
 def test_the_row_in_registers_holds_every_shape() -> None:
     assert max(s["N"] for s in (*OP.shapes, OP.heldout)) <= MAX_COLS
     assert all(s["N"] % 8 == 0 for s in (*OP.shapes, OP.heldout))
+
+
+def best(variant: str, gpu: str, m: int, n: int) -> float:
+    of, shape = OP.variant(variant), {"M": m, "N": n}
+    return float(costmodel.price(BY_NAME[gpu], of.demand(shape, of.columns()), OP.work(shape)).ms.min())
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200", "rtx_5090"])
+def test_a_cluster_pays_for_few_rows_and_the_longer_the_more(gpu: str) -> None:
+    gains = [best("vec", gpu, 64, n) / best("cluster_rows", gpu, 64, n) for n in (2048, 4096, 8192)]
+    assert gains == sorted(gains)
+    assert gains[-1] > 1
+    assert best("cluster_rows", gpu, 4096, 4096) > best("vec", gpu, 4096, 4096)
+
+
+@pytest.mark.parametrize("gpu", sorted(BY_NAME))
+def test_a_warp_alone_is_slow_where_rows_are_few(gpu: str) -> None:
+    assert best("warp_row", gpu, 64, 7168) > best("vec", gpu, 64, 7168)
+    assert best("warp_row", gpu, 16384, 4096) == pytest.approx(best("vec", gpu, 16384, 4096), rel=0.1)
+
+
+def test_a_persistent_grid_must_fill_the_machine() -> None:
+    variant, shape = OP.variant("persistent"), {"M": 4096, "N": 4096}
+    times = dict(
+        zip(variant.columns()["persistent"], costmodel.terms(BY_NAME["h100"], variant.demand(shape, variant.columns())).total, strict=False)
+    )
+    assert times[64] > 1.5 * times[256]
+    small = variant.demand({"M": 64, "N": 7168}, variant.columns())
+    assert (np.asarray(small.blocks) == 64).all()
+    assert small.leak == pytest.approx(0.35)  # one row a block: nothing follows

@@ -64,10 +64,16 @@ def _steps(threads: Column) -> Quantity:
     return 5 + (threads >= 64) + (threads >= 128) + (threads >= 256) + (threads >= 512) + (threads >= 1024)
 
 
+def _port(nbytes: Quantity) -> Quantity:
+    """Time in ns that the loads of one block take through the port of its SM: 64 bytes a clock, at 1.8 GHz."""
+    return nbytes / 115
+
+
 def demand_vec(s: Shape, p: Columns) -> Demand:
     """One pass: a thread holds its packets in registers, all loads issued before the sum is needed.
 
-    A block's latency is its first load, a step of the reduction per warp, and 3 ns of conversion and sum per half and thread.
+    A block's latency is its first load, the row and then the weights through one port, a step of the reduction per warp, and 3 ns of
+    conversion and sum per half and thread.
     """
     m, n, threads, vec = s["M"], s["N"], p["threads"], p["vec"]
     warps, packets = threads // 32, MAX_COLS // (threads * vec)
@@ -84,19 +90,23 @@ def demand_vec(s: Shape, p: Columns) -> Demand:
         alu_ops=3 * m * n + m * threads * (30 + 8 * packets),
         lsu_ops=m * (3 * ceil_div(n, 32 * vec) + warps * 12),
         leak=0.35,
-        chain_ns=900 + 10 * warps + 3 * n / threads,
+        chain_ns=900 + _port(4 * n) + 10 * warps + 3 * n / threads,
     )
 
 
-def demand_prefetch(s: Shape, p: Columns) -> Demand:
-    """The next row is in flight while a row is reduced: only the first load and the reductions are a chain."""
-    m, n, threads, rows = s["M"], s["N"], p["threads"], p["rows"]
+def demand_persistent(s: Shape, p: Columns) -> Demand:
+    """The next row is in flight while a row is reduced: only the first load and the reductions are a chain.
+
+    It is as long as a block has rows; a block with a single row hides no more than `vec` does. Weights are read once a block.
+    """
+    m, n, threads = s["M"], s["N"], p["threads"]
     warps, packets = threads // 32, MAX_COLS // (threads * 8)
-    blocks = ceil_div(m, rows)
+    blocks = np.minimum(p["persistent"], m)
+    turns = ceil_div(m, blocks)
     return Demand(
         blocks=blocks,
         threads=threads,
-        registers=12 + 17 * packets,
+        registers=14 + 17 * packets,
         smem_per_block=warps * 8,
         dram_bytes=4 * m * n + 2 * n,
         reread_bytes=2 * n * (blocks - 1),
@@ -105,8 +115,53 @@ def demand_prefetch(s: Shape, p: Columns) -> Demand:
         flops=4 * m * n,
         alu_ops=3 * m * n + m * threads * (30 + 12 * packets),
         lsu_ops=2 * m * ceil_div(n, 256) + blocks * ceil_div(n, 256) + m * warps * 12,
-        leak=0.15,
-        chain_ns=700 + rows * (180 + 10 * warps + 3 * n / threads),
+        leak=0.15 + 0.2 / turns,
+        chain_ns=700 + _port(4 * n) + turns * (180 + 10 * warps + 3 * n / threads),
+    )
+
+
+def demand_warp_row(s: Shape, p: Columns) -> Demand:
+    """One pass by one warp: 3 ns a half and lane, and no step between warps. A row fills 128 registers a lane, so 12 warps fill an SM."""
+    m, n, rows, vec = s["M"], s["N"], p["rows"], p["vec"]
+    packets = MAX_COLS // (32 * vec)
+    return Demand(
+        blocks=ceil_div(m, rows),
+        threads=32 * rows,
+        registers=158,
+        dram_bytes=4 * m * n + 2 * n,
+        reread_bytes=2 * m * n,
+        footprint_bytes=2 * n,
+        inflight_per_block=2 * n * rows,
+        flops=4 * m * n,
+        alu_ops=3 * m * n + m * 32 * (20 + 8 * packets),
+        lsu_ops=m * (3 * ceil_div(n, 32 * vec) + 5),
+        leak=0.35,
+        chain_ns=900 + _port(4 * n) + 3 * n / 32,
+    )
+
+
+def demand_cluster_rows(s: Shape, p: Columns) -> Demand:
+    """A row over the blocks of a cluster: CLUSTER times the ports, and a chain longer than that of one row of `persistent`.
+
+    Estimates: 190 ns for the barrier of the cluster, 110 ns (200 cycles; 180 to 213 are measured on H100) for the read of distributed
+    shared memory, 50 ns for what the stores leave open of the barrier before the exit.
+    """
+    m, n, threads, cluster = s["M"], s["N"], p["threads"], p["cluster"]
+    warps, packets = threads // 32, MAX_COLS // (cluster * threads * 8)
+    return Demand(
+        blocks=m * cluster,
+        threads=threads,
+        registers=22 + 10 * packets,
+        smem_per_block=warps * 4,
+        dram_bytes=4 * m * n + 2 * n,
+        reread_bytes=2 * m * n,
+        footprint_bytes=2 * n,
+        inflight_per_block=2 * n / cluster,
+        flops=4 * m * n,
+        alu_ops=3 * m * n + m * cluster * threads * (40 + 8 * packets),
+        lsu_ops=m * (3 * ceil_div(n, 256) + cluster * warps * 14),
+        leak=0.35,
+        chain_ns=700 + _port(4 * n / cluster) + 180 + 190 + 110 + 50 + 10 * warps + 3 * n / (cluster * threads),
     )
 
 
@@ -183,39 +238,114 @@ VEC = Variant(
     ),
 )
 
-PREFETCH = Variant(
-    name="prefetch",
-    idea="several rows a block, next row in flight",
+PERSISTENT = Variant(
+    name="persistent",
+    idea="fixed grid over the rows, next row in flight",
     parent="vec",
-    points=grid(threads=(128, 256, 512, 1024), rows=(2, 4, 8)),
-    start={"threads": 256, "rows": 4},
-    demand=demand_prefetch,
+    points=grid(threads=(128, 256, 512), persistent=(64, 128, 256, 512)),
+    start={"threads": 256, "persistent": 128},
+    demand=demand_persistent,
     illegal=(
-        Illegal(params={"threads": 384, "rows": 4}, rule="THREADS must be a power of two"),
-        Illegal(params={"threads": 64, "rows": 4}, rule="THREADS must be 128 to 1024: the row in registers"),
-        Illegal(params={"threads": 256, "rows": 1}, rule="ROWS must be 2 to 16"),
+        Illegal(params={"threads": 384, "persistent": 128}, rule="THREADS must be a power of two"),
+        Illegal(params={"threads": 64, "persistent": 128}, rule="THREADS must be 128 to 1024: the row in registers"),
+        Illegal(params={"threads": 256, "persistent": 0}, rule="PERSISTENT must be at least 1"),
     ),
     bugs=(
         Bug(
             name="one_buffer",
-            old="if (lane == 0) partial[r % 2][warp] = sum;",
-            new="if (lane == 0) partial[0][warp] = sum;",
-            slip="sums of odd rows go to buffer 0 but are read from buffer 1",
-            symptom="odd rows of a block are scaled by garbage",
+            old="row += PERSISTENT, turn ^= 1)",
+            new="row += PERSISTENT)",
+            slip="the two buffers never take turns: with one barrier a row, a fast warp overwrites sums that others still read",
+            symptom="race on shared memory from the second row of a block on",
         ),
         Bug(
             name="same_row",
-            old="load(next, x + row + cols, row_packets)",
-            new="load(next, x + row, row_packets)",
+            old="x + (size_t)(row + PERSISTENT) * cols",
+            new="x + (size_t)row * cols",
             slip="prefetch requests the current row instead of the next",
             symptom="every row of a block repeats its first",
         ),
         Bug(
-            name="last_block",
-            old="count = min(ROWS, rows - first)",
-            new="count = ROWS",
-            slip="the last block is not clipped when M % ROWS != 0",
-            symptom="out-of-bounds read behind the last row",
+            name="short_weights",
+            old="load(weight, w, row_packets);",
+            new="load(weight, w, row_packets - 1);",
+            slip="the last packet of the weights is never loaded",
+            symptom="the last eight columns are zero",
+        ),
+    ),
+)
+
+WARP_ROW = Variant(
+    name="warp_row",
+    idea="one warp per row, shuffles only, no barrier",
+    parent="scalar",
+    points=grid(rows=(1, 2, 4, 8), vec=(2, 4, 8)),
+    start={"rows": 4, "vec": 4},
+    demand=demand_warp_row,
+    illegal=(
+        Illegal(params={"rows": 4, "vec": 3}, rule="VEC must be 2, 4 or 8: one aligned access"),
+        Illegal(params={"rows": 0, "vec": 8}, rule="ROWS must be at least 1"),
+        Illegal(params={"rows": 16, "vec": 8}, rule="ROWS must be 8 at most: more warps would spill their rows"),
+    ),
+    bugs=(
+        Bug(
+            name="half_warp",
+            old="int offset = 16; offset > 0",
+            new="int offset = 8; offset > 0",
+            slip="butterfly starts at 8, so each half of the warp sums for itself",
+            symptom="halves of a row are scaled apart, by about the root of two",
+        ),
+        Bug(
+            name="capacity_mean",
+            old="warp_sum(sum) / cols + eps",
+            new="warp_sum(sum) / MAX_COLS + eps",
+            slip="mean is taken over the longest row that fits, not over N",
+            symptom="rows shorter than 8192 come out too large",
+        ),
+        Bug(
+            name="weight_packet",
+            old="const Packet weight = wp[p];",
+            new="const Packet weight = wp[lane];",
+            slip="weight packet lacks the step over the row: every step uses the first ones",
+            symptom="columns past the first 32 packets carry the weights of others",
+        ),
+    ),
+)
+
+CLUSTER_ROWS = Variant(
+    name="cluster_rows",
+    idea="a row over a cluster, sums through distributed shared memory",
+    parent="vec",
+    needs=frozenset({"cluster"}),
+    points=grid(lambda p: 128 <= p["cluster"] * p["threads"] <= 1024, cluster=(2, 4, 8), threads=(32, 64, 128, 256, 512)),
+    start={"cluster": 4, "threads": 128},
+    demand=demand_cluster_rows,
+    illegal=(
+        Illegal(params={"cluster": 3, "threads": 128}, rule="CLUSTER must be 2, 4 or 8: a portable size"),
+        Illegal(params={"cluster": 4, "threads": 96}, rule="THREADS must be a power of two, 32 at least"),
+        Illegal(params={"cluster": 8, "threads": 256}, rule="CLUSTER * THREADS exceeds the packets of the longest row"),
+    ),
+    bugs=(
+        Bug(
+            name="no_exit_barrier",
+            old="[p] = out;\n  }\n  cluster_wait();",
+            new="[p] = out;\n  }",
+            slip="a block does not wait at its end, so it may exit while others read its sums",
+            symptom="reads from the shared memory of a block that has exited",
+        ),
+        Bug(
+            name="own_sums",
+            old="read_from(&partial[lane % WARPS], lane / WARPS)",
+            new="partial[lane % WARPS]",
+            slip="sums are read from the own block, CLUSTER times, and not from the others",
+            symptom="slices of a row are scaled apart",
+        ),
+        Bug(
+            name="block_barrier",
+            old="  cluster_arrive();\n  cluster_wait();",
+            new="  __syncthreads();",
+            slip="barrier of the block where the sums of the whole cluster are needed",
+            symptom="sums of slower blocks are read before they are there",
         ),
     ),
 )
@@ -235,5 +365,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=2e-3,
-    variants=(SCALAR, VEC, PREFETCH),
+    variants=(SCALAR, WARP_ROW, VEC, PERSISTENT, CLUSTER_ROWS),
 )

@@ -12,10 +12,14 @@ EPS = 1e-5
 
 
 def cases(rng: np.random.Generator) -> tuple[Case, ...]:
-    """Ragged: a row that no block of any point fills. Adversarial: rows near zero (eps rules) and rows whose squares overflow fp16."""
+    """Ragged: a row that no block of any point fills. Adversarial: rows near zero (eps rules) and rows whose squares overflow fp16.
+
+    Tall: more rows than a persistent grid of 64 or 128 has blocks.
+    """
     return (
         _case("ragged", rng.standard_normal((3, 1000)), rng),
         _case("adversarial", rng.standard_normal((4, 4104)) * np.array([[1e-3], [300.0], [1.0], [0.0]]), rng),
+        _case("tall", rng.standard_normal((130, 16)), rng),
     )
 
 
@@ -32,9 +36,13 @@ def _case(name: str, values: np.ndarray, rng: np.random.Generator) -> Case:
 
 
 def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
-    """One block per row; `prefetch` gives a block several, and so needs their number."""
+    """One block per row; a kernel with several rows a block, or several blocks a row, has its own grid."""
     rows = case.shape["M"]
-    if variant == "prefetch":
-        blocks, args = int(ceil_div(rows, params["rows"])), ("x", "w", "y", "M", "N", "eps")
-        return Plan(launches=(Launch(kernel="rmsnorm", grid=(blocks, 1, 1), block=params["threads"], args=args),))
-    return Plan(launches=(Launch(kernel="rmsnorm", grid=(rows, 1, 1), block=params["threads"], args=("x", "w", "y", "N", "eps")),))
+    blocks, threads, sizes = rows, params.get("threads", 0), ("N",)
+    if variant == "warp_row":
+        blocks, threads, sizes = int(ceil_div(rows, params["rows"])), 32 * params["rows"], ("M", "N")
+    elif variant == "persistent":
+        blocks, sizes = min(rows, params["persistent"]), ("M", "N")
+    elif variant == "cluster_rows":
+        blocks = rows * params["cluster"]
+    return Plan(launches=(Launch(kernel="rmsnorm", grid=(blocks, 1, 1), block=threads, args=("x", "w", "y", *sizes, "eps")),))
