@@ -83,10 +83,13 @@ def test_a_warp_alone_is_slow_where_rows_are_few(gpu: str) -> None:
 
 def test_a_persistent_grid_must_fill_the_machine() -> None:
     variant, shape = OP.variant("persistent"), {"M": 4096, "N": 4096}
-    times = dict(
-        zip(variant.columns()["persistent"], costmodel.terms(BY_NAME["h100"], variant.demand(shape, variant.columns())).total, strict=False)
-    )
-    assert times[64] > 1.5 * times[256]
-    small = variant.demand({"M": 64, "N": 7168}, variant.columns())
-    assert (np.asarray(small.blocks) == 64).all()
-    assert small.leak == pytest.approx(0.35)  # one row a block: nothing follows
+    ms = costmodel.price(BY_NAME["h100"], variant.demand(shape, variant.columns()), OP.work(shape)).ms
+    few, enough = (variant.points.index({"threads": 128, "persistent": blocks}) for blocks in (64, 256))
+    assert ms[few] > 1.5 * ms[enough]
+
+
+def test_a_persistent_block_with_one_row_has_no_next_to_hide() -> None:
+    variant = OP.variant("persistent")
+    demand = variant.demand({"M": 64, "N": 7168}, variant.columns())
+    assert (np.asarray(demand.blocks) == 64).all()
+    assert demand.leak == pytest.approx(0.35)

@@ -14,6 +14,9 @@ AXES = ("M", "N")
 MAX_COLS = 8192
 """Row length for which the kernels that keep a row in registers are sized."""
 
+PORT = 115
+"""Bytes a ns through the port of an SM to L2: 64 a clock, at 1.8 GHz."""
+
 
 def work(s: Shape) -> Work:
     """Read x, write y (fp16), read the weight once; square, add, scale, weight: 4 flops an element."""
@@ -64,11 +67,6 @@ def _steps(threads: Column) -> Quantity:
     return 5 + (threads >= 64) + (threads >= 128) + (threads >= 256) + (threads >= 512) + (threads >= 1024)
 
 
-def _port(nbytes: Quantity) -> Quantity:
-    """Time in ns that the loads of one block take through the port of its SM: 64 bytes a clock, at 1.8 GHz."""
-    return nbytes / 115
-
-
 def demand_vec(s: Shape, p: Columns) -> Demand:
     """One pass: a thread holds its packets in registers, all loads issued before the sum is needed.
 
@@ -90,7 +88,7 @@ def demand_vec(s: Shape, p: Columns) -> Demand:
         alu_ops=3 * m * n + m * threads * (30 + 8 * packets),
         lsu_ops=m * (3 * ceil_div(n, 32 * vec) + warps * 12),
         leak=0.35,
-        chain_ns=900 + _port(4 * n) + 10 * warps + 3 * n / threads,
+        chain_ns=900 + 4 * n / PORT + 10 * warps + 3 * n / threads,
     )
 
 
@@ -116,7 +114,7 @@ def demand_persistent(s: Shape, p: Columns) -> Demand:
         alu_ops=3 * m * n + m * threads * (30 + 12 * packets),
         lsu_ops=2 * m * ceil_div(n, 256) + blocks * ceil_div(n, 256) + m * warps * 12,
         leak=0.15 + 0.2 / turns,
-        chain_ns=700 + _port(4 * n) + turns * (180 + 10 * warps + 3 * n / threads),
+        chain_ns=700 + 4 * n / PORT + turns * (180 + 10 * warps + 3 * n / threads),
     )
 
 
@@ -127,7 +125,7 @@ def demand_warp_row(s: Shape, p: Columns) -> Demand:
     return Demand(
         blocks=ceil_div(m, rows),
         threads=32 * rows,
-        registers=158,
+        registers=156 + 24 // vec,
         dram_bytes=4 * m * n + 2 * n,
         reread_bytes=2 * m * n,
         footprint_bytes=2 * n,
@@ -136,7 +134,7 @@ def demand_warp_row(s: Shape, p: Columns) -> Demand:
         alu_ops=3 * m * n + m * 32 * (20 + 8 * packets),
         lsu_ops=m * (3 * ceil_div(n, 32 * vec) + 5),
         leak=0.35,
-        chain_ns=900 + _port(4 * n) + 3 * n / 32,
+        chain_ns=900 + 4 * n / PORT + 3 * n / 32,
     )
 
 
@@ -151,7 +149,7 @@ def demand_cluster_rows(s: Shape, p: Columns) -> Demand:
     return Demand(
         blocks=m * cluster,
         threads=threads,
-        registers=22 + 10 * packets,
+        registers=18 + 10 * packets,
         smem_per_block=warps * 4,
         dram_bytes=4 * m * n + 2 * n,
         reread_bytes=2 * m * n,
@@ -161,7 +159,7 @@ def demand_cluster_rows(s: Shape, p: Columns) -> Demand:
         alu_ops=3 * m * n + m * cluster * threads * (40 + 8 * packets),
         lsu_ops=m * (3 * ceil_div(n, 256) + cluster * warps * 14),
         leak=0.35,
-        chain_ns=700 + _port(4 * n / cluster) + 180 + 190 + 110 + 50 + 10 * warps + 3 * n / (cluster * threads),
+        chain_ns=700 + 4 * n / (cluster * PORT) + 180 + 190 + 110 + 50 + 10 * warps + 3 * n / (cluster * threads),
     )
 
 
