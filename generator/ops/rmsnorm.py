@@ -67,6 +67,26 @@ def _steps(threads: Column) -> Quantity:
     return 5 + (threads >= 64) + (threads >= 128) + (threads >= 256) + (threads >= 512) + (threads >= 1024)
 
 
+def demand_warp_row(s: Shape, p: Columns) -> Demand:
+    """One pass by one warp: 3 ns a half and lane, and no step between warps. A row fills 128 registers a lane, so 12 warps fill an SM."""
+    m, n, rows, vec = s["M"], s["N"], p["rows"], p["vec"]
+    packets = MAX_COLS // (32 * vec)
+    return Demand(
+        blocks=ceil_div(m, rows),
+        threads=32 * rows,
+        registers=156 + 24 // vec,
+        dram_bytes=4 * m * n + 2 * n,
+        reread_bytes=2 * m * n,
+        footprint_bytes=2 * n,
+        inflight_per_block=2 * n * rows,
+        flops=4 * m * n,
+        alu_ops=3 * m * n + m * 32 * (20 + 8 * packets),
+        lsu_ops=m * (3 * ceil_div(n, 32 * vec) + 5),
+        leak=0.35,
+        chain_ns=900 + 4 * n / PORT + 3 * n / 32,
+    )
+
+
 def demand_vec(s: Shape, p: Columns) -> Demand:
     """One pass: a thread holds its packets in registers, all loads issued before the sum is needed.
 
@@ -115,26 +135,6 @@ def demand_persistent(s: Shape, p: Columns) -> Demand:
         lsu_ops=2 * m * ceil_div(n, 256) + blocks * ceil_div(n, 256) + m * warps * 12,
         leak=0.15 + 0.2 / turns,
         chain_ns=700 + 4 * n / PORT + turns * (180 + 10 * warps + 3 * n / threads),
-    )
-
-
-def demand_warp_row(s: Shape, p: Columns) -> Demand:
-    """One pass by one warp: 3 ns a half and lane, and no step between warps. A row fills 128 registers a lane, so 12 warps fill an SM."""
-    m, n, rows, vec = s["M"], s["N"], p["rows"], p["vec"]
-    packets = MAX_COLS // (32 * vec)
-    return Demand(
-        blocks=ceil_div(m, rows),
-        threads=32 * rows,
-        registers=156 + 24 // vec,
-        dram_bytes=4 * m * n + 2 * n,
-        reread_bytes=2 * m * n,
-        footprint_bytes=2 * n,
-        inflight_per_block=2 * n * rows,
-        flops=4 * m * n,
-        alu_ops=3 * m * n + m * 32 * (20 + 8 * packets),
-        lsu_ops=m * (3 * ceil_div(n, 32 * vec) + 5),
-        leak=0.35,
-        chain_ns=900 + 4 * n / PORT + 3 * n / 32,
     )
 
 
@@ -195,6 +195,43 @@ SCALAR = Variant(
             new="partial[threadIdx.x] = v;",
             slip="no barrier between writing the partial sums and the first step",
             symptom="race on shared memory; sums of slow warps are missed",
+        ),
+    ),
+)
+
+WARP_ROW = Variant(
+    name="warp_row",
+    idea="one warp per row, shuffles only, no barrier",
+    parent="scalar",
+    points=grid(rows=(1, 2, 4, 8), vec=(2, 4, 8)),
+    start={"rows": 4, "vec": 4},
+    demand=demand_warp_row,
+    illegal=(
+        Illegal(params={"rows": 4, "vec": 3}, rule="VEC must be 2, 4 or 8: one aligned access"),
+        Illegal(params={"rows": 0, "vec": 8}, rule="ROWS must be at least 1"),
+        Illegal(params={"rows": 16, "vec": 8}, rule="ROWS must be 8 at most: more warps would spill their rows"),
+    ),
+    bugs=(
+        Bug(
+            name="half_warp",
+            old="int offset = 16; offset > 0",
+            new="int offset = 8; offset > 0",
+            slip="butterfly starts at 8, so each half of the warp sums for itself",
+            symptom="halves of a row are scaled apart, by about the root of two",
+        ),
+        Bug(
+            name="capacity_mean",
+            old="warp_sum(sum) / cols + eps",
+            new="warp_sum(sum) / MAX_COLS + eps",
+            slip="mean is taken over the longest row that fits, not over N",
+            symptom="rows shorter than 8192 come out too large",
+        ),
+        Bug(
+            name="weight_packet",
+            old="const Packet weight = wp[p];",
+            new="const Packet weight = wp[lane];",
+            slip="weight packet lacks the step over the row: every step uses the first ones",
+            symptom="columns past the first 32 packets carry the weights of others",
         ),
     ),
 )
@@ -269,43 +306,6 @@ PERSISTENT = Variant(
             new="load(weight, w, row_packets - 1);",
             slip="the last packet of the weights is never loaded",
             symptom="the last eight columns are zero",
-        ),
-    ),
-)
-
-WARP_ROW = Variant(
-    name="warp_row",
-    idea="one warp per row, shuffles only, no barrier",
-    parent="scalar",
-    points=grid(rows=(1, 2, 4, 8), vec=(2, 4, 8)),
-    start={"rows": 4, "vec": 4},
-    demand=demand_warp_row,
-    illegal=(
-        Illegal(params={"rows": 4, "vec": 3}, rule="VEC must be 2, 4 or 8: one aligned access"),
-        Illegal(params={"rows": 0, "vec": 8}, rule="ROWS must be at least 1"),
-        Illegal(params={"rows": 16, "vec": 8}, rule="ROWS must be 8 at most: more warps would spill their rows"),
-    ),
-    bugs=(
-        Bug(
-            name="half_warp",
-            old="int offset = 16; offset > 0",
-            new="int offset = 8; offset > 0",
-            slip="butterfly starts at 8, so each half of the warp sums for itself",
-            symptom="halves of a row are scaled apart, by about the root of two",
-        ),
-        Bug(
-            name="capacity_mean",
-            old="warp_sum(sum) / cols + eps",
-            new="warp_sum(sum) / MAX_COLS + eps",
-            slip="mean is taken over the longest row that fits, not over N",
-            symptom="rows shorter than 8192 come out too large",
-        ),
-        Bug(
-            name="weight_packet",
-            old="const Packet weight = wp[p];",
-            new="const Packet weight = wp[lane];",
-            slip="weight packet lacks the step over the row: every step uses the first ones",
-            symptom="columns past the first 32 packets carry the weights of others",
         ),
     ),
 )
