@@ -286,10 +286,10 @@ CP_ASYNC = Variant(
         ),
         Bug(
             name="table_too_late",
-            old="      copy(tile + STAGES - 1);\n      look_up(tile + STAGES);",
-            new="      copy(tile + STAGES - 1);\n      look_up(tile + STAGES - 1);",
+            old="if (tile + 1 < tiles) look_up(tile + 1);",
+            new="if (tile + 1 < tiles) look_up(tile);",
             slip="the page lookup runs for the tile just copied, so the next copy repeats its rows",
-            symptom="one tile counted twice and another never, from the first refill on",
+            symptom="the first tile is counted twice, every later one a tile too late, the last never",
         ),
         Bug(
             name="tail_not_masked",

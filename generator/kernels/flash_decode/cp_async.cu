@@ -37,27 +37,14 @@ constexpr int TILE = BLOCK_N * LANES;   // packets of K (or V) in a tile
 constexpr float NEVER = -1e30f;         // below any score; exp of it is 0
 
 struct __align__(16) Half8 {
-  __half2 h[4];
+  __half h[8];
 };
 
-__device__ __forceinline__ void unpack(const Half8& p, float (&f)[8]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 t = __half22float2(p.h[i]);
-    f[2 * i] = t.x;
-    f[2 * i + 1] = t.y;
-  }
-}
-
 __device__ __forceinline__ void cp_async(Half8* to, const Half8* from) {
-  const unsigned at = __cvta_generic_to_shared(to);
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
 }
-
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-template <int PENDING>
-__device__ __forceinline__ void cp_async_wait() {
+template <int PENDING> __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
@@ -72,8 +59,6 @@ flash_decode_split(const __half* __restrict__ q, const __half* __restrict__ k, c
   const int begin = min(split * chunk, length), end = min(begin + chunk, length);
   const int tiles = (end - begin + BLOCK_N - 1) / BLOCK_N;
   const size_t slot = (size_t)b * heads + head;
-  const Half8* kp = reinterpret_cast<const Half8*>(k);
-  const Half8* vp = reinterpret_cast<const Half8*>(v);
 
   int row[TOKENS]; // cache rows of this team's tokens in the next tile to copy; past the end the last one again
   const auto look_up = [&](int tile) {
@@ -83,47 +68,34 @@ flash_decode_split(const __half* __restrict__ q, const __half* __restrict__ k, c
       row[t] = table[b * max_pages + token / page] * page + token % page;
     }
   };
-  const auto copy = [&](int tile) {
+  const auto copy = [&](int tile) { // one group, empty past the end
     Half8* to = ring + tile % STAGES * 2 * TILE + threadIdx.x;
 #pragma unroll
-    for (int t = 0; t < TOKENS; ++t) {
+    for (int t = 0; t < TOKENS && tile < tiles; ++t) {
       const size_t from = ((size_t)row[t] * heads + head) * LANES + lane;
-      cp_async(to + t * THREADS, kp + from);
-      cp_async(to + TILE + t * THREADS, vp + from);
-    }
-  };
-
-  float query[8], acc[8] = {}, best = NEVER, total = 0.0f;
-  if (tiles > 0) look_up(0);
-#pragma unroll
-  for (int s = 0; s < STAGES - 1; ++s) {
-    if (s < tiles) {
-      copy(s);
-      look_up(s + 1);
+      cp_async(to + t * THREADS, reinterpret_cast<const Half8*>(k) + from);
+      cp_async(to + TILE + t * THREADS, reinterpret_cast<const Half8*>(v) + from);
     }
     cp_async_commit();
-  }
-  unpack(reinterpret_cast<const Half8*>(q + slot * HEAD_DIM)[lane], query);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) query[i] *= scale;
+    if (tile + 1 < tiles) look_up(tile + 1);
+  };
+
+  if (tiles > 0) look_up(0);
+  for (int s = 0; s < STAGES - 1; ++s) copy(s);
+  const Half8 mine = reinterpret_cast<const Half8*>(q + slot * HEAD_DIM)[lane];
+  float query[8], acc[8] = {}, best = NEVER, total = 0.0f;
+  for (int i = 0; i < 8; ++i) query[i] = __half2float(mine.h[i]) * scale;
 
   for (int tile = 0; tile < tiles; ++tile) {
     cp_async_wait<STAGES - 2>();
-    if (tile + STAGES - 1 < tiles) {
-      copy(tile + STAGES - 1);
-      look_up(tile + STAGES);
-    }
-    cp_async_commit();
+    copy(tile + STAGES - 1);
 
     const Half8* from = ring + tile % STAGES * 2 * TILE + threadIdx.x;
-    float score[TOKENS], top = best, f[8];
+    float score[TOKENS] = {}, top = best;
 #pragma unroll
     for (int t = 0; t < TOKENS; ++t) {
-      unpack(from[t * THREADS], f);
-      score[t] = 0.0f;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) score[t] += query[i] * f[i];
-#pragma unroll
+      const Half8 key = from[t * THREADS];
+      for (int i = 0; i < 8; ++i) score[t] += query[i] * __half2float(key.h[i]);
       for (int offset = LANES / 2; offset > 0; offset >>= 1) score[t] += __shfl_xor_sync(0xffffffffu, score[t], offset);
       if (begin + tile * BLOCK_N + t * TEAMS + team >= end) score[t] = 2 * NEVER;
       top = fmaxf(top, score[t]);
@@ -131,15 +103,13 @@ flash_decode_split(const __half* __restrict__ q, const __half* __restrict__ k, c
     const float fix = __expf(best - top);
     best = top;
     total *= fix;
-#pragma unroll
     for (int i = 0; i < 8; ++i) acc[i] *= fix;
 #pragma unroll
     for (int t = 0; t < TOKENS; ++t) {
       const float weight = __expf(score[t] - best);
+      const Half8 value = from[TILE + t * THREADS];
       total += weight;
-      unpack(from[TILE + t * THREADS], f);
-#pragma unroll
-      for (int i = 0; i < 8; ++i) acc[i] += weight * f[i];
+      for (int i = 0; i < 8; ++i) acc[i] += weight * __half2float(value.h[i]);
     }
   }
 
@@ -150,7 +120,6 @@ flash_decode_split(const __half* __restrict__ q, const __half* __restrict__ k, c
   for (int i = 0; i < TEAMS; ++i) top = fmaxf(top, team_best[i]);
   const float fix = __expf(best - top);
   if (lane == 0) team_total[team] = total * fix;
-#pragma unroll
   for (int i = 0; i < 8; ++i) team_acc[team][lane * 8 + i] = acc[i] * fix;
   __syncthreads();
 
