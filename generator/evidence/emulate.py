@@ -224,8 +224,9 @@ def _resolve(name: str | int | float | Tile, memory: Mapping[str, Array], case: 
     """Value of one launch argument."""
     if isinstance(name, Tile):
         array = memory[name.buffer]
-        rows = array.reshape(-1, array.shape[-1])
-        return _TensorMap(rows.ctypes.data, rows.shape[1], rows.shape[0], rows.strides[0], name.box[0], name.box[1], rows.itemsize, 1)
+        rows = array.reshape(-1, name.columns or array.shape[-1])
+        height, width = rows.shape
+        return _TensorMap(rows.ctypes.data, width, height, rows.strides[0], *name.box, rows.itemsize, int(name.swizzle))
     if not isinstance(name, str):
         return name
     for known in (memory, case.scalars, case.shape):

@@ -15,10 +15,14 @@ Buffers = Mapping[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """A 2-D tensor map over a buffer, `box` elements (columns, rows) a load, 128-byte swizzle: a TMA argument."""
+    """A 2-D tensor map over a buffer, `box` elements (columns, rows) a load: a TMA argument."""
 
     buffer: str
     box: tuple[int, int]
+    columns: int | None = None
+    """Elements of a row of the map; None: the buffer's last axis."""
+    swizzle: bool = True
+    """Whether rows lie in shared memory in the 128-byte swizzle, or as they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,6 +148,42 @@ def demand_ring(s: Shape, p: Columns) -> Demand:
     )
 
 
+def demand_tma(s: Shape, p: Columns) -> Demand:
+    """As `demand_ring`, but TMA does the page lookup, addresses and copies, and a stage is refilled as soon as it is free.
+
+    The running maximum moves at every token, as in `demand_split`.
+    """
+    b, h, d, t, _ = (s[a] for a in AXES)
+    consumers, splits = 32 * p["warps"], p["splits"]
+    lanes = d // 8
+    hops = lanes.bit_length() - 1
+    teams = consumers // lanes
+    per_team = p["block_n"] // teams
+    steps = ceil_div(t, splits * p["block_n"])
+    blocks = b * h * splits
+    tokens = blocks * steps * p["block_n"]
+    partials = blocks * (d + 2) * 4
+    edges_ns = 2200 + 16 * teams
+    return Demand(
+        blocks=blocks,
+        threads=consumers + 32,
+        registers=56,
+        smem_per_block=p["stages"] * (p["block_n"] * d * 4 + 16) + consumers * 32 + teams * 8,
+        dram_bytes=work(s).bytes,
+        reread_bytes=2 * partials,
+        footprint_bytes=partials,
+        inflight_per_block=np.minimum(p["stages"] - 0.5, steps) * p["block_n"] * d * 4 * (600.0 * steps / (600.0 * steps + edges_ns)),
+        flops=4 * tokens * d,
+        alu_ops=tokens * lanes * (36 + hops) + blocks * consumers * (60 + 10 * teams + 20 * steps),
+        sfu_ops=2 * tokens * lanes,
+        lsu_ops=tokens * lanes // 32 * (8 + hops) + blocks * (p["warps"] * (16 + 2 * teams + 3 * steps) + teams * ceil_div(d, 32)),
+        leak=0.05,
+        launches=2,
+        chain_ns=edges_ns + steps * (120 + 30 * per_team),
+        tail_ns=COMBINE_NS + 15 * splits,
+    )
+
+
 SINGLE_PASS = Variant(
     name="single_pass",
     idea="one block per head, one token per thread",
@@ -301,6 +337,67 @@ CP_ASYNC = Variant(
     ),
 )
 
+TMA = Variant(
+    name="tma",
+    idea="split-KV, a producer thread fetches pages by TMA",
+    parent="cp_async",
+    points=shapes(
+        ("warps", "block_n", "stages", "splits"),
+        (2, 8, 2, 1),
+        (2, 8, 4, 1),
+        (2, 16, 2, 2),
+        (2, 16, 4, 1),
+        (2, 16, 4, 2),
+        (2, 32, 3, 1),
+        (2, 32, 3, 4),
+        (4, 16, 4, 2),
+        (4, 32, 3, 4),
+        (4, 32, 4, 1),
+        (4, 32, 4, 2),
+        (8, 32, 4, 2),
+    ),
+    start={"warps": 4, "block_n": 32, "stages": 3, "splits": 4},
+    demand=demand_tma,
+    needs=frozenset({"tma"}),
+    illegal=(
+        Illegal(
+            params={"warps": 3, "block_n": 32, "stages": 3, "splits": 4},
+            rule="WARPS must be a power of two, at most 16",
+        ),
+        Illegal(
+            params={"warps": 4, "block_n": 24, "stages": 3, "splits": 4},
+            rule="BLOCK_N must be a multiple of WARPS * 4: every team gets as many tokens",
+        ),
+        Illegal(params={"warps": 4, "block_n": 128, "stages": 8, "splits": 4}, rule="the ring exceeds the shared memory of any block"),
+        Illegal(
+            params={"warps": 4, "block_n": 32, "stages": 3, "splits": 64}, rule="SPLITS must be 1 to 32: the combine is unrolled over them"
+        ),
+    ),
+    bugs=(
+        Bug(
+            name="expects_half",
+            old="rows * HEAD_DIM * 4);",
+            new="rows * HEAD_DIM * 2);",
+            slip="the full barrier expects the bytes of K only: V of the stage may still be on its way",
+            symptom="NaN or stale V in the output",
+        ),
+        Bug(
+            name="parity_of_tile",
+            old="mbar_wait(&full[s], tile / STAGES & 1);",
+            new="mbar_wait(&full[s], tile & 1);",
+            slip="the parity flips with every tile, not with every round of the ring",
+            symptom="every other stage is read and given back before its bytes have landed",
+        ),
+        Bug(
+            name="column_of_head",
+            old="tma_load_2d(box + TILE, &map_v, &full[s], head * HEAD_DIM, y);",
+            new="tma_load_2d(box + TILE, &map_v, &full[s], head, y);",
+            slip="the box of V starts at column head, but coordinates are elements: head * HEAD_DIM",
+            symptom="every head but the first mixes in its neighbour's V",
+        ),
+    ),
+)
+
 OP = Op(
     name="flash_decode",
     impl="cuda",
@@ -315,5 +412,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=2e-3,
-    variants=(SINGLE_PASS, SPLIT_KV, CP_ASYNC),
+    variants=(SINGLE_PASS, SPLIT_KV, CP_ASYNC, TMA),
 )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from generator.evidence.harness import Case, Launch, Plan
+from generator.evidence.harness import Case, Launch, Plan, Tile
 from generator.ops.flash_decode import reference
 
 HEAD_DIM, HEADS = 64, 2
@@ -55,13 +55,19 @@ def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
         threads = params["threads"]
         smem = (2 * dim + 2 * threads) * 4
         return Plan(launches=(Launch(kernel="flash_decode", grid=(heads, batch, 1), block=threads, args=args, smem=smem),))
-    splits = params["splits"]
-    smem = params["stages"] * params["block_n"] * dim * 4 if variant == "cp_async" else 0
+    splits, threads = params["splits"], params["warps"] * 32
+    keys: str | Tile = "k"
+    values: str | Tile = "v"
+    if variant == "tma":
+        threads += 32
+        box = (dim, min(params["block_n"], case.shape["P"]))
+        keys, values = (Tile(buffer=name, box=box, columns=heads * dim, swizzle=False) for name in ("k", "v"))
+    smem = 0 if variant == "split_kv" else params["stages"] * params["block_n"] * dim * 4
     split = Launch(
         kernel="flash_decode_split",
         grid=(splits, heads, batch),
-        block=params["warps"] * 32,
-        args=("q", "k", "v", "table", "lengths", "part", "part_ml", "H", "P", "max_pages", "scale"),
+        block=threads,
+        args=("q", keys, values, "table", "lengths", "part", "part_ml", "H", "P", "max_pages", "scale"),
         smem=smem,
     )
     combine = Launch(kernel="flash_decode_combine", grid=(batch * heads, 1, 1), block=dim, args=("part", "part_ml", "out"))
