@@ -83,3 +83,15 @@ def test_heads_that_do_not_divide_the_group_cost_what_they_waste():
     shape = OP.shapes[2]  # two query heads a group
     two, four = np.asarray(variant.demand(shape, columns).flops).tolist()
     assert four == 2 * two
+
+
+def test_a_ring_holds_whole_pages_and_keeps_all_but_one_in_flight():
+    variant, shape = OP.variant("ring_pages"), OP.shapes[1]
+    columns = {"warps": np.array([4, 4]), "stages": np.array([3, 5]), "heads": np.array([2, 2])}
+    demand = variant.demand(shape, columns)
+    page = 16 * 128 * 2 * 2  # 16 tokens of K and V, 128 halves each
+    three, five = np.asarray(demand.smem_per_block).tolist()
+    assert five - three == 2 * page
+    two, four = np.asarray(demand.inflight_per_block).tolist()
+    assert four == pytest.approx(2 * two)
+    assert two == pytest.approx(2 * page, rel=0.03)  # less what is not under way at the block's ends

@@ -135,6 +135,39 @@ def _window(s: Shape, p: Columns, splits: npt.NDArray[np.int64]) -> Demand:
     )
 
 
+def demand_ring(s: Shape, p: Columns) -> Demand:
+    """As `_window` in one piece, a page a step: STAGES - 1 pages stay in flight, and a packet crosses shared memory once more.
+
+    The first page loads and the last is used with nothing to hide under. Where a page has fewer tokens than the block has teams, the warps
+    beyond them idle. The running maximum moves at every token.
+    """
+    b, h, kv, d, t, w, page = (s[a] for a in AXES)
+    threads, stages, heads = 32 * p["warps"], p["stages"], p["heads"]
+    lanes, group, seen = d // 8, h // kv, min(t, w)
+    hops = lanes.bit_length() - 1
+    teams, parts = threads // lanes, ceil_div(group, heads)
+    per_team, pages = ceil_div(page, teams), -(-seen // page)
+    blocks = b * kv * parts
+    tokens = blocks * pages * page
+    edges_ns = 2000 + heads * (100 + 8 * teams)
+    return Demand(
+        blocks=blocks,
+        threads=threads,
+        registers=14 + 27 * heads,
+        smem_per_block=stages * page * d * 4 + threads * 33,
+        dram_bytes=work(s).bytes,
+        reread_bytes=(parts - 1) * 4 * b * kv * seen * d,
+        footprint_bytes=b * kv * np.minimum(seen, stages * page) * d * 4,
+        inflight_per_block=np.minimum(stages - 1, pages) * page * d * 4 * (600.0 * pages / (600.0 * pages + edges_ns)),
+        flops=4 * tokens * heads * d,
+        alu_ops=tokens * lanes * (34 + heads * (18 + hops)) + blocks * threads * (30 * pages + heads * (60 + 6 * teams)),
+        sfu_ops=2 * tokens * lanes * heads,
+        lsu_ops=tokens * lanes // 32 * (10 + hops * heads) + blocks * heads * (p["warps"] * (16 + 2 * teams) + teams * (d // 32)),
+        leak=np.where(stages > 2, 0.15, 0.35) + 1.0 / pages,
+        chain_ns=edges_ns + pages * (100 + per_team * (110 + 10 * heads)),
+    )
+
+
 MASK_ONLY = Variant(
     name="mask_only",
     idea="whole sequence scored, scores before the window masked",
@@ -289,6 +322,59 @@ SPLIT_WINDOW = Variant(
     ),
 )
 
+RING_PAGES = Variant(
+    name="ring_pages",
+    idea="pages of the window through a cp.async ring",
+    parent="block_skip",
+    points=shapes(
+        ("warps", "stages", "heads"),
+        (2, 2, 2),
+        (2, 2, 4),
+        (2, 3, 4),
+        (2, 4, 4),
+        (4, 2, 1),
+        (4, 2, 4),
+        (4, 3, 2),
+        (4, 3, 4),
+        (4, 4, 2),
+        (4, 4, 4),
+        (4, 6, 2),
+        (4, 6, 4),
+        (8, 4, 4),
+    ),
+    start={"warps": 4, "stages": 3, "heads": 2},
+    demand=demand_ring,
+    needs=frozenset({"cp_async"}),
+    illegal=(
+        Illegal(params={"warps": 6, "stages": 3, "heads": 2}, rule="WARPS must be a power of two, at most 32"),
+        Illegal(params={"warps": 4, "stages": 1, "heads": 2}, rule="STAGES must be 2 or more: one page is used while others load"),
+        Illegal(params={"warps": 4, "stages": 3, "heads": 16}, rule="HEADS must be 1 to 8: all are held in registers"),
+    ),
+    bugs=(
+        Bug(
+            name="waits_for_too_few",
+            old="cp_async_wait<STAGES - 2>();",
+            new="cp_async_wait<STAGES - 1>();",
+            slip="wait_group leaves one group too many pending: the page is used before it has landed",
+            symptom="NaN or stale pages in the output",
+        ),
+        Bug(
+            name="first_page_not_masked",
+            old="const bool seen = i * page + t >= begin && i * page + t < end;\n      float",
+            new="const bool seen = i * page + t < end;\n      float",
+            slip="rows of the first page before the window are zeros, but their scores are not masked",
+            symptom="weights of exp(0) for tokens that are not in the window",
+        ),
+        Bug(
+            name="page_number_too_late",
+            old="next = pages[min(i + 1, last - 1)];",
+            new="next = pages[i];",
+            slip="the page number read ahead is that of the page just copied",
+            symptom="the first page of the window is used twice, the last never",
+        ),
+    ),
+)
+
 OP = Op(
     name="swa_decode",
     impl="cuda",
@@ -303,5 +389,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=2e-3,
-    variants=(MASK_ONLY, BLOCK_SKIP, SPLIT_WINDOW),
+    variants=(MASK_ONLY, BLOCK_SKIP, SPLIT_WINDOW, RING_PAGES),
 )

@@ -68,8 +68,10 @@ def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
         one = Launch(kernel="swa_decode", grid=(kv_heads, batch, 1), block=params["threads"], args=(*inputs, "out", *sizes), smem=smem)
         return Plan(launches=(one,))
     blocks, threads = kv_heads * -(-group // params["heads"]), params["warps"] * 32
-    if variant == "block_skip":
-        return Plan(launches=(Launch(kernel="swa_decode", grid=(blocks, batch, 1), block=threads, args=(*inputs, "out", *sizes)),))
+    if variant != "split_window":
+        smem = params["stages"] * case.shape["P"] * dim * 4 if variant == "ring_pages" else 0
+        one = Launch(kernel="swa_decode", grid=(blocks, batch, 1), block=threads, args=(*inputs, "out", *sizes), smem=smem)
+        return Plan(launches=(one,))
     splits = params["splits"]
     split = Launch(kernel="swa_decode_split", grid=(blocks, batch, splits), block=threads, args=(*inputs, "part", "part_ml", *sizes))
     combine = Launch(kernel="swa_decode_combine", grid=(batch * heads, 1, 1), block=dim, args=("part", "part_ml", "out", "D"))
