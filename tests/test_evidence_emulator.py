@@ -549,6 +549,23 @@ def test_tma_fills_with_zeros_outside_and_bulk_copies_land(folder: Path):
     np.testing.assert_array_equal(got["z"], x[0])
 
 
+def test_tma_fetches_a_box_of_a_map_with_other_columns_as_it_is(folder: Path):
+    x = RNG.standard_normal((6, 2, 32)).astype(np.float16)  # as rows of 64: box 32 x 4 is one half of four rows
+    code = f"""{HOPPER}
+    extern "C" __global__ void k(const __grid_constant__ TensorMap m, __half* y) {{
+      __shared__ __align__(128) __half s[4 * 32]; __shared__ __align__(8) u64 bar;
+      const int t = threadIdx.x;
+      if (t == 0) {{ init(&bar); expect(&bar, 256); load(s, &m, &bar, 32, 1); }}
+      __syncthreads(); wait(&bar, 0);
+      for (int i = t; i < 128; i += 32) y[i] = s[i];
+    }}"""
+    case = Case(name="test", shape={}, buffers={"x": x, "y": np.zeros((4, 32), np.float16)}, scalars={}, expected={})
+    tile = Tile(buffer="x", box=(32, 4), columns=64, swizzle=False)
+    plan = Plan(launches=(Launch(kernel="k", grid=(1, 1, 1), block=32, args=(tile, "y")),))
+    got = emulate.run(emulate.build(HEADERS + code, folder), plan, case)
+    np.testing.assert_array_equal(got["y"], x[1:5, 1])
+
+
 # ---- clusters ------------------------------------------------------------------------------------
 CLUSTER = """
 __device__ unsigned rank() { unsigned r; asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }

@@ -90,3 +90,26 @@ def test_splitting_pays_only_while_blocks_are_few():
     splits = variant.columns()["splits"]
     assert (np.asarray(demand.blocks) == 8 * 32 * splits).all()
     assert (np.asarray(demand.reread_bytes)[splits == 32] > np.asarray(demand.reread_bytes)[splits == 4].max()).all()
+
+
+def test_a_cluster_merges_on_the_chip_what_splits_send_through_memory():
+    """The same slices: one kernel instead of two, no partial results, but barriers of the cluster in every block's turn."""
+    points = {"warps": np.array([4, 4]), "block_n": np.array([32, 32]), "stages": np.array([2, 2])}
+    shape, count = OP.shapes[1], np.array([2, 4])
+    split = OP.variant("cp_async").demand(shape, {**points, "splits": count})
+    merged = OP.variant("cluster").demand(shape, {**points, "cluster": count})
+    assert np.array_equal(np.asarray(split.blocks), np.asarray(merged.blocks))
+    assert (split.launches, merged.launches) == (2, 1)
+    partials = 32 * 8 * count * (128 + 2) * 4  # sums of a head, maximum and total, fp32, for each slice
+    assert np.array_equal(np.asarray(split.reread_bytes) - np.asarray(merged.reread_bytes), 2 * partials)
+    assert (np.asarray(merged.turn_ns) > 600).all()
+    assert split.turn_ns == 0
+
+
+def test_tma_keeps_more_of_the_same_ring_in_flight():
+    """A stage is refilled as soon as it is free; cp_async refills one only when the next is wanted."""
+    point = {"warps": np.array([4]), "block_n": np.array([32]), "stages": np.array([3]), "splits": np.array([2])}
+    ring, tma = (OP.variant(name).demand(OP.shapes[1], point) for name in ("cp_async", "tma"))
+    assert np.asarray(ring.inflight_per_block) < np.asarray(tma.inflight_per_block) < 3 * 32 * 128 * 4  # three stages of K and V
+    assert np.asarray(tma.alu_ops) < np.asarray(ring.alu_ops)
+    assert np.asarray(tma.threads) == np.asarray(ring.threads) + 32  # the producer's warp

@@ -3,6 +3,8 @@
 Pure bandwidth: K and V are read once, two flops a byte. The ladder is about blocks enough to fill the GPU and loads enough in flight.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +13,9 @@ from generator.ops.base import Bug, Columns, Demand, Illegal, Op, Shape, Variant
 AXES = ("B", "H", "D", "T", "P")
 COMBINE_NS = 900
 """Latency of merging the splits, beside 15 ns for each: maxima, then partial outputs from L2, then one store."""
+
+CLUSTER_BARRIER_NS = 300
+"""Latency of a barrier among the blocks of a cluster."""
 
 
 def work(s: Shape) -> Work:
@@ -145,6 +150,26 @@ def demand_ring(s: Shape, p: Columns) -> Demand:
         launches=2,
         chain_ns=edges_ns + steps * (120 + 45 * per_team),
         tail_ns=COMBINE_NS + 15 * splits,
+    )
+
+
+def demand_cluster(s: Shape, p: Columns) -> Demand:
+    """As `demand_ring` without partial results in global memory or a second kernel.
+
+    A block's turn ends with two barriers of its cluster and, between them, two dependent reads from its peers; and no block of a cluster
+    starts before all of them find room.
+    """
+    b, h, d, _, _ = (s[a] for a in AXES)
+    ring = demand_ring(s, {**p, "splits": p["cluster"]})
+    return replace(
+        ring,
+        smem_per_block=ring.smem_per_block + (d + 2) * 4,
+        reread_bytes=np.asarray(ring.reread_bytes, dtype=np.int64) - 2 * np.asarray(ring.footprint_bytes, dtype=np.int64),
+        footprint_bytes=0,
+        lsu_ops=ring.lsu_ops + b * h * d * 3,
+        launches=1,
+        tail_ns=0.0,
+        turn_ns=2 * CLUSTER_BARRIER_NS + 250 + 40 * p["cluster"],
     )
 
 
@@ -337,6 +362,66 @@ CP_ASYNC = Variant(
     ),
 )
 
+CLUSTER = Variant(
+    name="cluster",
+    idea="splits of a cluster merged through distributed shared memory",
+    parent="cp_async",
+    points=shapes(
+        ("warps", "block_n", "stages", "cluster"),
+        (2, 8, 2, 2),
+        (2, 8, 2, 8),
+        (2, 16, 2, 2),
+        (2, 16, 2, 4),
+        (2, 16, 3, 4),
+        (2, 32, 2, 2),
+        (4, 16, 2, 4),
+        (4, 16, 3, 8),
+        (4, 32, 2, 2),
+        (4, 32, 2, 4),
+        (4, 32, 3, 2),
+        (8, 32, 2, 4),
+    ),
+    start={"warps": 4, "block_n": 32, "stages": 2, "cluster": 4},
+    demand=demand_cluster,
+    needs=frozenset({"cluster"}),
+    illegal=(
+        Illegal(
+            params={"warps": 4, "block_n": 8, "stages": 2, "cluster": 4},
+            rule="BLOCK_N must be a multiple of WARPS * 4: every team gets as many tokens",
+        ),
+        Illegal(
+            params={"warps": 4, "block_n": 32, "stages": 1, "cluster": 4},
+            rule="STAGES must be 2 or more: one tile is used while others load",
+        ),
+        Illegal(
+            params={"warps": 4, "block_n": 32, "stages": 2, "cluster": 16}, rule="CLUSTER must be 2, 4 or 8: sizes that every board grants"
+        ),
+    ),
+    bugs=(
+        Bug(
+            name="leaves_too_early",
+            old="  cluster_sync(); // no block leaves while others read its memory\n",
+            new="",
+            slip="no barrier of the cluster before the end: a block may exit while its peers read its shared memory",
+            symptom="reads of the shared memory of a block that has left",
+        ),
+        Bug(
+            name="block_barrier_only",
+            old="  cluster_sync();\n\n  for",
+            new="  __syncthreads();\n\n  for",
+            slip="the results are published with a barrier of the block, not of the cluster",
+            symptom="race on the shared memory of the other blocks",
+        ),
+        Bug(
+            name="merge_no_rescale",
+            old="total += peer(&block_total, r) * fix;",
+            new="total += peer(&block_total, r);",
+            slip="the merge adds the totals of the blocks without bringing them to one maximum",
+            symptom="outputs shrink, worst where slices differ in maximum",
+        ),
+    ),
+)
+
 TMA = Variant(
     name="tma",
     idea="split-KV, a producer thread fetches pages by TMA",
@@ -412,5 +497,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=2e-3,
-    variants=(SINGLE_PASS, SPLIT_KV, CP_ASYNC, TMA),
+    variants=(SINGLE_PASS, SPLIT_KV, CP_ASYNC, CLUSTER, TMA),
 )

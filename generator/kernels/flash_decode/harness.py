@@ -48,26 +48,31 @@ def _case(name: str, lengths: tuple[int, ...], page: int, slope: float, rng: np.
 
 
 def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
-    """`single_pass` is one kernel; the others write a partial result per split and merge them with a second kernel."""
+    """`single_pass` and `cluster` are one kernel; the others write a partial result per split and merge them with a second kernel."""
     batch, heads, dim = case.shape["B"], case.shape["H"], case.shape["D"]
     if variant == "single_pass":
-        args = ("q", "k", "v", "table", "lengths", "out", "H", "D", "P", "max_pages", "scale")
         threads = params["threads"]
         smem = (2 * dim + 2 * threads) * 4
+        args = ("q", "k", "v", "table", "lengths", "out", "H", "D", "P", "max_pages", "scale")
         return Plan(launches=(Launch(kernel="flash_decode", grid=(heads, batch, 1), block=threads, args=args, smem=smem),))
-    splits, threads = params["splits"], params["warps"] * 32
-    keys: str | Tile = "k"
-    values: str | Tile = "v"
+    cache: tuple[str | Tile, ...] = ("k", "v")
+    sizes = ("H", "P", "max_pages", "scale")
+    threads = params["warps"] * 32
+    smem = 0 if variant == "split_kv" else params["stages"] * params["block_n"] * dim * 4
+    if variant == "cluster":
+        grid = (params["cluster"], heads, batch)
+        one = Launch(kernel="flash_decode", grid=grid, block=threads, args=("q", *cache, "table", "lengths", "out", *sizes), smem=smem)
+        return Plan(launches=(one,))
+    splits = params["splits"]
     if variant == "tma":
         threads += 32
         box = (dim, min(params["block_n"], case.shape["P"]))
-        keys, values = (Tile(buffer=name, box=box, columns=heads * dim, swizzle=False) for name in ("k", "v"))
-    smem = 0 if variant == "split_kv" else params["stages"] * params["block_n"] * dim * 4
+        cache = tuple(Tile(buffer=name, box=box, columns=heads * dim, swizzle=False) for name in ("k", "v"))
     split = Launch(
         kernel="flash_decode_split",
         grid=(splits, heads, batch),
         block=threads,
-        args=("q", keys, values, "table", "lengths", "part", "part_ml", "H", "P", "max_pages", "scale"),
+        args=("q", *cache, "table", "lengths", "part", "part_ml", *sizes),
         smem=smem,
     )
     combine = Launch(kernel="flash_decode_combine", grid=(batch * heads, 1, 1), block=dim, args=("part", "part_ml", "out"))
