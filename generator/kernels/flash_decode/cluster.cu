@@ -6,7 +6,7 @@
 // Gains over cp_async: one kernel, no workspace; the splits meet on the chip, not in global memory.
 //
 // Layouts: q, out [batch, heads, dim]; k, v [pages, page, heads, dim]; table [batch, max_pages]; lengths [batch].
-// Launch: grid = (CLUSTER, heads, batch), block = WARPS * 32, dynamic shared memory = STAGES * BLOCK_N * HEAD_DIM * 4 bytes.
+// Launch: grid = (CLUSTER, heads, batch), block = WARPS * 32, dynamic shared memory STAGES * BLOCK_N * HEAD_DIM * 4 bytes.
 // Needs:  sm_90 or later (clusters).
 #include <cuda_fp16.h>
 
@@ -37,7 +37,8 @@ struct __align__(16) Half8 {
 };
 
 __device__ __forceinline__ void cp_async(Half8* to, const Half8* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+  const unsigned at = __cvta_generic_to_shared(to);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
 }
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> __device__ __forceinline__ void cp_async_wait() {
@@ -134,17 +135,16 @@ flash_decode(const __half* __restrict__ q, const __half* __restrict__ k, const _
     block_acc[d] = o;
     if (d == 0) block_best = top, block_total = sum;
   }
-  cluster_sync();
-
+  cluster_sync(); // every block's result is there
   for (int d = rank * SHARE + threadIdx.x; d < (rank + 1) * SHARE; d += THREADS) {
-    float best = NEVER, total = 0.0f, o = 0.0f;
-    for (int r = 0; r < CLUSTER; ++r) best = fmaxf(best, peer(&block_best, r));
+    float peak = NEVER, norm = 0.0f, o = 0.0f;
+    for (int r = 0; r < CLUSTER; ++r) peak = fmaxf(peak, peer(&block_best, r));
     for (int r = 0; r < CLUSTER; ++r) {
-      const float fix = __expf(peer(&block_best, r) - best);
-      total += peer(&block_total, r) * fix;
+      const float fix = __expf(peer(&block_best, r) - peak);
+      norm += peer(&block_total, r) * fix;
       o += peer(&block_acc[d], r) * fix;
     }
-    out[slot * HEAD_DIM + d] = __float2half(o / total);
+    out[slot * HEAD_DIM + d] = __float2half(o / norm);
   }
   cluster_sync(); // no block leaves while others read its memory
 }

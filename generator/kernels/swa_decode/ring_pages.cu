@@ -16,7 +16,7 @@
 
 // ---- tuning parameters ------------------------------------------------------
 constexpr int WARPS = 4;  // warps per block
-constexpr int STAGES = 4; // page buffers in the ring
+constexpr int STAGES = 3; // page buffers in the ring
 constexpr int HEADS = 2;  // query heads per block
 // -----------------------------------------------------------------------------
 
