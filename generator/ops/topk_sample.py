@@ -93,7 +93,7 @@ def demand_radix(s: Shape, p: Columns) -> Demand:
 
 
 def demand_split(s: Shape, p: Columns) -> Demand:
-    """The row is read once by many blocks; their candidates, little more than k a chunk, come back from L2, and one chunk a row to draw.
+    """The row is read once by many blocks; their candidates, little more than k a chunk, come back from L2, and a run of chunks to draw.
 
     The second kernel is one short chain per row, the tail.
     """
@@ -104,15 +104,16 @@ def demand_split(s: Shape, p: Columns) -> Demand:
     crowd = np.where(p["radix"] <= 6, 2.2, np.where(p["radix"] <= 8, 1.3, 1.1)) * (1 + 0.8 * k / threads)
     lists = 4 * b * chunks * k * crowd
     gather = 260 * ceil_div(chunks, 32) * (1 + k * crowd / 64)
-    merge = digits * (200 + pick_ns(bins) + gather) + gather + 6 * chunks + 1000 + size / 16
+    run = size * ceil_div(chunks, 32)
+    merge = digits * (200 + pick_ns(bins) + gather) + 2 * gather + 1000 + run / 8
     return Demand(
         blocks=b * chunks,
         threads=threads,
-        registers=18 + items,
+        registers=20 + items,
         smem_per_block=bins * 4 + 8,
         dram_bytes=4 * b * v + 8 * b,
-        reread_bytes=lists * (digits + 2) + 4 * b * size,
-        footprint_bytes=lists + 4 * b * size,
+        reread_bytes=lists * (digits + 2) + 4 * b * run,
+        footprint_bytes=lists + 4 * b * run,
         inflight_per_block=np.minimum(size, v) * 4,
         flops=b * v,
         alu_ops=b * chunks * size * (6 + 4 / vec),
@@ -185,7 +186,7 @@ RADIX = Variant(
     start={"threads": 512, "radix": 8, "copies": 1, "vec": 1, "unroll": 4},
     demand=demand_radix,
     illegal=(
-        Illegal(params={"threads": 500, "radix": 8, "copies": 2, "vec": 4, "unroll": 2}, rule="THREADS must be whole warps"),
+        Illegal(params={"threads": 500, "radix": 8, "copies": 2, "vec": 4, "unroll": 2}, rule="THREADS must be whole warps, 1024 at most"),
         Illegal(
             params={"threads": 512, "radix": 4, "copies": 2, "vec": 4, "unroll": 2}, rule="RADIX must be 5 to 12: a warp scans the bins"
         ),
@@ -211,10 +212,10 @@ RADIX = Variant(
         ),
         Bug(
             name="cut_excluded",
-            old="if (order_key(f) >= cut) sum += __expf((f - best) * inv_temperature);",
-            new="if (order_key(f) > cut) sum += __expf((f - best) * inv_temperature);",
-            slip="logits equal to the k-th largest are left out of the slice weights",
-            symptom="draws near the end of the mass are shifted, ties most of all",
+            old="[=](float f) { return order_key(f) >= cut ?",
+            new="[=](float f) { return order_key(f) > cut ?",
+            slip="logits equal to the k-th largest are left out",
+            symptom="draws never take the k-th largest, rows of ties end at the first token",
         ),
     ),
 )
@@ -233,31 +234,31 @@ SPLIT = Variant(
     start={"threads": 256, "items": 16, "vec": 1, "radix": 8},
     demand=demand_split,
     illegal=(
-        Illegal(params={"threads": 200, "items": 16, "vec": 4, "radix": 8}, rule="THREADS must be whole warps"),
-        Illegal(params={"threads": 256, "items": 6, "vec": 4, "radix": 8}, rule="ITEMS must be a multiple of VEC"),
+        Illegal(params={"threads": 200, "items": 16, "vec": 4, "radix": 8}, rule="THREADS must be whole warps, 1024 at most"),
+        Illegal(params={"threads": 256, "items": 6, "vec": 4, "radix": 8}, rule="VEC must be 1, 2 or 4 and divide ITEMS"),
         Illegal(params={"threads": 256, "items": 16, "vec": 4, "radix": 4}, rule="RADIX must be 5 to 12: a warp scans the bins"),
     ),
     bugs=(
         Bug(
             name="bound_from_above",
-            old="const unsigned least = kth_largest<THREADS>([&](auto f) { f(most); }, k, 32 - 2 * RADIX);",
-            new="const unsigned least = kth_largest<THREADS>([&](auto f) { f(most); }, 1, 32 - 2 * RADIX);",
+            old="const unsigned least = kth_largest<THREADS>([&](auto f) { f(order_key(most)); }, k, 2 * RADIX);",
+            new="const unsigned least = kth_largest<THREADS>([&](auto f) { f(order_key(most)); }, 1, 2 * RADIX);",
             slip="a chunk lists only what reaches the largest of its threads' maxima, not the k-th",
             symptom="kept logits go missing wherever one chunk holds several of them",
         ),
         Bug(
             name="tail_counts_as_zero",
-            old="key[p * VEC + v] = live ? order_key(packet.f[v]) : 0u;",
-            new="key[p * VEC + v] = order_key(packet.f[v]);",
+            old="hold[i + v] = live ? packet.f[v] : LOWEST);",
+            new="hold[i + v] = packet.f[v]);",
             slip="lanes past the end of the row enter the selection as logit 0",
             symptom="rows of negative logits select zeros that are not there",
         ),
         Bug(
             name="missing_base",
-            old="if (mass[c] > 0.0f && upto <= target) owner = c, base = upto;",
-            new="if (mass[c] > 0.0f && upto <= target) owner = c;",
-            slip="the chunk's scan starts at zero instead of the weight of the chunks before it",
-            symptom="draws outside the first chunk take its last kept token",
+            old="float base = __shfl_sync(0xffffffffu, upto - part, owner);",
+            new="float base = 0.0f;",
+            slip="the scan of the owner's chunks starts at zero instead of the weight of those before them",
+            symptom="draws beyond the first chunks take the last kept token of theirs",
         ),
     ),
 )

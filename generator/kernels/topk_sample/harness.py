@@ -69,12 +69,11 @@ def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
                 kernel="topk_sample",
                 grid=(rows, 1, 1),
                 block=MERGERS,
-                args=("logits", "uniform", "lists", "counts", "masses", "token", "V", "K", chunks, "inv_temperature"),
+                args=("logits", "uniform", "lists", "counts", "token", "V", "K", chunks, "inv_temperature"),
             ),
         ),
         scratch={
-            "lists": np.zeros((rows, chunks, threads * params["items"]), np.uint32),
+            "lists": np.full((rows, chunks, threads * params["items"]), np.nan, np.float32),
             "counts": np.full((rows, chunks), -1, np.int32),
-            "masses": np.full((rows, chunks), np.nan, np.float32),
         },
     )

@@ -1,9 +1,9 @@
 // topk_sample/radix_select: one token per row, drawn from the softmax of its k largest logits (fp32).
 //
 // One block owns one row. The k-th largest logit is found digit by digit, highest first: a histogram
-// in shared memory counts the next RADIX bits of the keys that still match, and the bin that holds
-// the k-th fixes them. All logits equal to the k-th are kept. Then each warp weighs its own slice of
-// the row, and the block scans only the slice in which the draw falls.
+// in shared memory counts the next RADIX bits of the keys that still match, and the bin of the k-th
+// fixes them. Then each warp weighs its own slice of the row, logits equal to the k-th included, and
+// the block scans only the slice in which the draw falls.
 // Gains over selection_passes: 32 / RADIX + 1 reads of the row instead of k / ITEMS + 2, wide loads.
 //
 // Launch: grid = B, block = THREADS, no dynamic shared memory.
@@ -17,8 +17,7 @@ constexpr int VEC = 4;       // logits per global access
 constexpr int UNROLL = 2;    // accesses a thread issues before it uses the first
 // -----------------------------------------------------------------------------
 
-static_assert(THREADS % 32 == 0, "THREADS must be whole warps");
-static_assert(THREADS <= 1024, "a block has at most 1024 threads");
+static_assert(THREADS % 32 == 0 && THREADS <= 1024, "THREADS must be whole warps, 1024 at most");
 static_assert(RADIX >= 5 && RADIX <= 12, "RADIX must be 5 to 12: a warp scans the bins");
 static_assert((COPIES << RADIX) <= 8192, "COPIES histograms exceed 32 KB of shared memory");
 static_assert(VEC == 1 || VEC == 2 || VEC == 4, "VEC must be 1, 2 or 4: one aligned access");
@@ -34,10 +33,6 @@ struct __align__(VEC * 4) Packet {
 __device__ __forceinline__ unsigned order_key(float f) {
   const unsigned bits = __float_as_uint(f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-__device__ __forceinline__ float logit_of(unsigned key) {
-  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
 // Inclusive prefix sum over a warp.
@@ -119,21 +114,19 @@ topk_sample(const float* __restrict__ logits, const float* __restrict__ uniform,
   atomicMax(&top, most);
   __syncthreads();
 
-  const float best = logit_of(top);
+  const float best = __uint_as_float(top & 0x80000000u ? top & 0x7fffffffu : ~top);
+  const auto weight = [=](float f) { return order_key(f) >= cut ? __expf((f - best) * inv_temperature) : 0.0f; };
   const int slice = (packets + WARPS - 1) / WARPS;
   float sum = 0.0f;
-  visit<32>(row, warp * slice + lane, min((warp + 1) * slice, packets), [&](float f) {
-    if (order_key(f) >= cut) sum += __expf((f - best) * inv_temperature);
-  });
+  visit<32>(row, warp * slice + lane, min((warp + 1) * slice, packets), [&](float f) { sum += weight(f); });
   sum = warp_scan(sum);
   if (lane == 31) mass[warp] = sum;
   __syncthreads();
 
-  float total = 0.0f, base = 0.0f;
+  float total = 0.0f, base = 0.0f, upto = 0.0f;
   for (int w = 0; w < WARPS; ++w) total += mass[w];
   const float target = uniform[blockIdx.x] * total;
   int owner = 0;
-  float upto = 0.0f;
   for (int w = 0; w < WARPS; ++w) {
     if (mass[w] > 0.0f && upto <= target) owner = w, base = upto;
     upto += mass[w];
@@ -141,9 +134,7 @@ topk_sample(const float* __restrict__ logits, const float* __restrict__ uniform,
   const int end = min((owner + 1) * slice, packets) * VEC;
   for (int tile = owner * slice * VEC; tile < end && base <= target; tile += THREADS) {
     const int i = tile + tid;
-    const bool kept = i < end && order_key(row[i]) >= cut;
-    const float weight = kept ? __expf((row[i] - best) * inv_temperature) : 0.0f;
-    const float in_warp = warp_scan(weight);
+    const float mine = i < end ? weight(row[i]) : 0.0f, in_warp = warp_scan(mine);
     __syncthreads();
     if (lane == 31) mass[warp] = in_warp;
     __syncthreads();
@@ -152,7 +143,7 @@ topk_sample(const float* __restrict__ logits, const float* __restrict__ uniform,
       if (w < warp) before += mass[w];
       base += mass[w];
     }
-    if (kept && before + in_warp - weight <= target) atomicMax(&chosen, i);
+    if (mine > 0.0f && before + in_warp - mine <= target) atomicMax(&chosen, i);
   }
   __syncthreads();
   if (tid == 0) token[blockIdx.x] = chosen;
