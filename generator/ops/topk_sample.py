@@ -68,6 +68,42 @@ def demand_selection(s: Shape, p: Columns) -> Demand:
     )
 
 
+def _log2(x: Columns | Quantity) -> npt.NDArray[np.int64]:
+    """Of powers of two."""
+    return np.round(np.log2(np.asarray(x))).astype(np.int64)
+
+
+def demand_sort(s: Shape, p: Columns) -> Demand:
+    """One pass to sort, one to weigh, half of one to draw; a stage of the network is a shuffle or two accesses of shared memory a key.
+
+    Of log2(chunk) * (log2(chunk) + 1) / 2 stages those that pair keys of one thread cost arithmetic only.
+    """
+    b, v, k, threads, items = s["B"], s["V"], s["K"], p["threads"], p["items"]
+    warps, size = threads // 32, threads * items
+    held, kept, depth = _log2(items), _log2(threads), _log2(size)
+    stages = depth * (depth + 1) // 2
+    inside = held * (held + 1) // 2 + held * kept
+    across = (kept - 5) * (kept - 4) // 2
+    chunks = ceil_div(v, size - k)
+    keys = b * chunks * size
+    return Demand(
+        blocks=b,
+        threads=threads,
+        registers=26 + 3 * items // 2,
+        smem_per_block=4 * size + 4 * threads + 4 * warps + 4,
+        dram_bytes=4 * b * v + 8 * b,
+        reread_bytes=6 * b * v,
+        footprint_bytes=4 * b * v,
+        inflight_per_block=4 * size,
+        flops=b * v,
+        alu_ops=keys * (8 + 2 * stages) + 12 * b * v,
+        sfu_ops=1.5 * b * v,
+        lsu_ops=keys / 32 * (2 + stages - inside + across) + 1.5 * b * ceil_div(v, 32) + b * ceil_div(v, threads) * warps * (6 + warps),
+        leak=0.35,
+        chain_ns=chunks * (700 + 16 * stages + 50 * across) + 0.5 * ceil_div(v, threads) * (260 + 4 * warps),
+    )
+
+
 def demand_radix(s: Shape, p: Columns) -> Demand:
     """One pass per digit and one to weigh; only the first digit's atomics are many, and they collide in its few busy bins."""
     b, v, threads, copies, vec = s["B"], s["V"], p["threads"], p["copies"], p["vec"]
@@ -167,10 +203,51 @@ SELECTION = Variant(
     ),
 )
 
+SORT = Variant(
+    name="sort",
+    idea="one block per row, chunks sorted by a bitonic network",
+    parent="selection_passes",
+    points=grid(
+        lambda p: 2048 <= p["threads"] * p["items"] <= 8192,
+        threads=(256, 512, 1024),
+        items=(2, 4, 8, 16, 32),
+    ),
+    start={"threads": 512, "items": 4},
+    demand=demand_sort,
+    illegal=(
+        Illegal(params={"threads": 384, "items": 8}, rule="THREADS must be a power of two, at least 64"),
+        Illegal(params={"threads": 512, "items": 6}, rule="ITEMS must be a power of two"),
+        Illegal(params={"threads": 1024, "items": 16}, rule="a chunk exceeds 32 KB of shared memory"),
+    ),
+    bugs=(
+        Bug(
+            name="direction_by_thread",
+            old="((tid & apart) == 0) == ((tid * ITEMS & size) == 0);",
+            new="((tid & apart) == 0) == ((tid & size) == 0);",
+            slip="the direction of a run is taken from the thread's number, not from that of its first key",
+            symptom="chunks come out unsorted, the cut is some other key",
+        ),
+        Bug(
+            name="passed_too_early",
+            old="      if (apart >= 32) __syncthreads();\n",
+            new="",
+            slip="no barrier between reading the partner's keys and the next stage's write over them",
+            symptom="race on the passed keys",
+        ),
+        Bug(
+            name="leaders_lost",
+            old="    if (tid < k) key[0] = leader[tid];\n",
+            new="",
+            slip="the k largest are not put back in front of the next chunk",
+            symptom="of each chunk only one key a thread survives, the cut falls too low",
+        ),
+    ),
+)
+
 RADIX = Variant(
     name="radix_select",
     idea="one block per row, radix select in shared memory",
-    parent="selection_passes",
+    parent="sort",
     points=grid(
         lambda p: (
             (p["threads"], p["vec"], p["unroll"]) in {(512, 1, 1), (512, 1, 4), (512, 4, 2), (1024, 4, 4)}
@@ -279,5 +356,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=1e-4,
-    variants=(SELECTION, RADIX, SPLIT),
+    variants=(SELECTION, SORT, RADIX, SPLIT),
 )
