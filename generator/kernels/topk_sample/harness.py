@@ -11,6 +11,8 @@ from generator.ops.topk_sample import reference
 INV_TEMPERATURE = 1.25
 MERGERS = 1024
 """Threads of `split_select`'s second kernel, as in its source."""
+KEEP = 64
+"""Logits of a list of `block_heaps`, as in its source."""
 
 
 def cases(rng: np.random.Generator) -> tuple[Case, ...]:
@@ -55,9 +57,18 @@ def _miss(token: int, row: npt.NDArray[np.float32], u: float, k: int) -> float:
 
 
 def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
-    """One block per row; `split_select` first lists candidates with one block per chunk."""
+    """One block per row, `splits` of them for `block_heaps`; `split_select` first lists candidates with one block per chunk."""
     rows, vocab = case.shape["B"], case.shape["V"]
     threads = params["threads"]
+    if variant == "block_heaps":
+        args = ("logits", "uniform", "lists", "tickets", "token", "V", "K", "inv_temperature")
+        return Plan(
+            launches=(Launch(kernel="topk_sample", grid=(params["splits"], rows, 1), block=threads, args=args),),
+            scratch={
+                "lists": np.full((rows, params["splits"] * threads // 32, KEEP), np.nan, np.float32),
+                "tickets": np.zeros(rows, np.uint32),
+            },
+        )
     if variant != "split_select":
         args = ("logits", "uniform", "token", "V", "K", "inv_temperature")
         return Plan(launches=(Launch(kernel="topk_sample", grid=(rows, 1, 1), block=threads, args=args),))
