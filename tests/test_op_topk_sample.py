@@ -1,11 +1,11 @@
-"""topk_sample: work counted by hand, and the reference against a plain loop, with ties and at the ends of the draw."""
+"""topk_sample: work and counts of the ladder by hand, and the reference against a plain loop, with ties and at the ends of the draw."""
 
 import math
 
 import numpy as np
 import pytest
 
-from generator.ops.topk_sample import OP
+from generator.ops.topk_sample import OP, entered, log2, network
 
 
 def plain(row: list[float], u: float, k: int, inv_temperature: float) -> int:
@@ -65,3 +65,38 @@ def test_token_depends_on_every_input(change: dict[str, object]) -> None:
 
 def test_weights_do_not_overflow() -> None:
     assert draw([3e38, 1.0, 3e38], 0.6, k=2) == 2
+
+
+def test_log2_is_linear_between_powers_of_two() -> None:
+    assert log2(np.array([1, 2, 3, 4, 512, 2**30])).tolist() == [0, 1, 1.5, 2, 9, 30]
+
+
+@pytest.mark.parametrize(("threads", "items"), [(256, 8), (256, 32), (512, 4), (1024, 2)])
+def test_stages_of_the_network(threads: int, items: int) -> None:
+    """The loops of sort.cu."""
+    stages = inside = across = 0
+    size = 2
+    while size <= threads * items:
+        stride = size // 2
+        while stride > 0:
+            stages, inside, across = stages + 1, inside + (stride < items), across + (stride >= 32 * items)
+            stride //= 2
+        size *= 2
+    assert network(threads, items) == (stages, inside, across)
+
+
+@pytest.mark.parametrize("k", [20, 50, 64])
+@pytest.mark.parametrize("run", [1000, 4000, 16000])
+def test_logits_that_enter_a_queue(run: int, k: int) -> None:
+    """A warp of block_heaps on random runs: the bound moves when 64 have queued, looked at every 128 logits."""
+    rng, count, tries = np.random.default_rng(0), 0, 30
+    for _ in range(tries):
+        row, best, queue, bound = rng.standard_normal(run), np.full(64, -np.inf), np.empty(0), -np.inf
+        for at in range(0, run, 128):
+            batch = row[at : at + 128]
+            queue = np.concatenate((queue, batch[batch > bound]))
+            count += int((batch > bound).sum())
+            while queue.size >= 64:
+                best, queue = np.sort(np.concatenate((best, queue[-64:])))[:-65:-1], queue[:-64]
+                bound = best[k - 1]
+    assert float(entered(run, k)) == pytest.approx(count / tries, rel=0.08)

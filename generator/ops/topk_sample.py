@@ -75,17 +75,21 @@ def log2(x: Quantity) -> npt.NDArray[np.float64]:
     return whole + x / np.left_shift(1, whole) - 1
 
 
-def demand_sort(s: Shape, p: Columns) -> Demand:
-    """One pass to sort, one to weigh, half of one to draw; a stage of the network is a shuffle or two accesses of shared memory a key.
+def network(threads: Quantity, items: Quantity) -> tuple[Quantity, Quantity, Quantity]:
+    """Stages of the bitonic network over a block's keys, `items` a thread: all, those within a thread, those between warps."""
+    held, kept = log2(items), log2(threads)
+    depth = held + kept
+    return depth * (depth + 1) / 2, held * (held + 1) / 2 + held * kept, (kept - 5) * (kept - 4) / 2
 
-    Of log2(chunk) * (log2(chunk) + 1) / 2 stages those that pair keys of one thread cost arithmetic only.
+
+def demand_sort(s: Shape, p: Columns) -> Demand:
+    """One pass to sort, one to weigh, half of one to draw; chunks overlap by the k best of those before.
+
+    A stage of the network costs a key one shuffle, between warps two accesses of shared memory, within a thread arithmetic only.
     """
     b, v, k, threads, items = s["B"], s["V"], s["K"], p["threads"], p["items"]
     warps, size = threads // 32, threads * items
-    held, kept, depth = log2(items), log2(threads), log2(size)
-    stages = depth * (depth + 1) // 2
-    inside = held * (held + 1) // 2 + held * kept
-    across = (kept - 5) * (kept - 4) // 2
+    stages, inside, across = network(threads, items)
     chunks = ceil_div(v, size - k)
     keys = b * chunks * size
     return Demand(
@@ -130,6 +134,43 @@ def demand_radix(s: Shape, p: Columns) -> Demand:
     )
 
 
+def entered(run: Quantity, k: int) -> npt.NDArray[np.float64]:
+    """Logits of a run that pass a warp's bound: all of its first 128, then, while those met double, k and some that wait unsorted."""
+    return np.minimum(run, 128 + (14 + 0.77 * k) * log2(np.maximum(np.asarray(run) / 128, 1)))
+
+
+def demand_heaps(s: Shape, p: Columns) -> Demand:
+    """The row is read once by many warps; each sorts and merges 64 at a time what passes its bound, a few hundred logits.
+
+    The last block of a row folds the lists, which come back from L2, and reads one run again: the tail.
+    """
+    b, v, k, threads, splits, unroll = s["B"], s["V"], s["K"], p["threads"], p["splits"], p["unroll"]
+    warps = threads // 32
+    runs = splits * warps
+    run = ceil_div(v, runs)
+    takes = 0.6 + entered(run, k) / 64
+    share = ceil_div(run, threads)
+    lists = 4 * 64 * b * runs
+    return Demand(
+        blocks=b * splits,
+        threads=threads,
+        registers=np.where(threads > 256, 40, 40 + unroll),
+        smem_per_block=warps * 772 + 4 * runs + 8,
+        dram_bytes=4 * b * v + 8 * b,
+        reread_bytes=3 * lists + 4 * b * run,
+        footprint_bytes=lists + 4 * b * run,
+        inflight_per_block=threads * 4 * unroll,
+        flops=b * v,
+        alu_ops=b * (v * (9 + 2 / unroll) + runs * takes * 32 * 200),
+        sfu_ops=64 * b * runs,
+        lsu_ops=b * (2 * ceil_div(v, 32) + runs * (takes * 54 + 30)),
+        leak=0.25,
+        chain_ns=600 * takes,
+        turn_ns=600,
+        tail_ns=1400 + 340 * splits + 130 * warps + 9 * runs + 100 * share,
+    )
+
+
 def demand_split(s: Shape, p: Columns) -> Demand:
     """The row is read once by many blocks; their candidates, little more than k a chunk, come back from L2, and a run of chunks to draw.
 
@@ -161,40 +202,6 @@ def demand_split(s: Shape, p: Columns) -> Demand:
         launches=2,
         tail_ns=merge,
         chain_ns=700 + 2 * (160 + pick_ns(bins) + 20 * bins / threads),
-    )
-
-
-def demand_heaps(s: Shape, p: Columns) -> Demand:
-    """The row is read once; a run's list costs a sort and a merge for every 64 logits that its bound lets through, a few hundred a run.
-
-    Of the logits met those above the k-th so far are let through: k more whenever their number doubles, and those that wait unsorted.
-    The last block of a row folds all lists and reads one run again, the tail.
-    """
-    b, v, k, threads, splits, unroll = s["B"], s["V"], s["K"], p["threads"], p["splits"], p["unroll"]
-    warps = threads // 32
-    runs = splits * warps
-    run = ceil_div(v, runs)
-    entered = np.minimum(run, 128 + (14 + 0.77 * k) * log2(np.maximum(run / 128, 1)))
-    takes = 0.6 + entered / 64
-    share = ceil_div(run, threads)
-    lists = 4 * 64 * b * runs
-    return Demand(
-        blocks=b * splits,
-        threads=threads,
-        registers=np.where(threads > 256, 40, 40 + unroll),
-        smem_per_block=warps * 772 + 4 * runs + 8,
-        dram_bytes=4 * b * v + 8 * b,
-        reread_bytes=3 * lists + 4 * b * run,
-        footprint_bytes=lists + 4 * b * run,
-        inflight_per_block=threads * 4 * unroll,
-        flops=b * v,
-        alu_ops=b * (v * (9 + 2 / unroll) + runs * takes * 32 * 200),
-        sfu_ops=64 * b * runs,
-        lsu_ops=b * (2 * ceil_div(v, 32) + runs * (takes * 54 + 30)),
-        leak=0.25,
-        chain_ns=600 * takes,
-        turn_ns=600,
-        tail_ns=1400 + 340 * splits + 130 * warps + 9 * runs + 100 * share,
     )
 
 
@@ -333,6 +340,48 @@ RADIX = Variant(
     ),
 )
 
+HEAPS = Variant(
+    name="block_heaps",
+    idea="several blocks per row, each warp's largest kept sorted",
+    parent="radix_select",
+    points=grid(
+        lambda p: 512 <= p["threads"] * p["splits"] <= 2048 and (p["unroll"] == 8 or p["threads"] == 256),
+        threads=(128, 256, 512),
+        splits=(2, 4, 8, 16),
+        unroll=(4, 8, 16),
+    ),
+    start={"threads": 256, "splits": 8, "unroll": 4},
+    demand=demand_heaps,
+    illegal=(
+        Illegal(params={"threads": 200, "splits": 8, "unroll": 4}, rule="THREADS must be whole warps, 1024 at most"),
+        Illegal(params={"threads": 256, "splits": 8, "unroll": 6}, rule="UNROLL must be 4, 8 or 16: whole batches between folds"),
+        Illegal(params={"threads": 512, "splits": 64, "unroll": 4}, rule="a row has at most 512 warps: one block folds their lists"),
+    ),
+    bugs=(
+        Bug(
+            name="ties_not_counted",
+            old="const bool whole = its[k - 1] < cut;",
+            new="const bool whole = its[k - 1] <= cut;",
+            slip="a list whose k-th equals the cut is taken for whole, but its warp dropped further logits equal to it",
+            symptom="rows with long plateaus draw from the wrong place",
+        ),
+        Bug(
+            name="queue_read_early",
+            old="    __syncwarp();\n    float fresh[2]",
+            new="    float fresh[2]",
+            slip="no __syncwarp between queueing logits and other lanes' reads of them",
+            symptom="race on the queue",
+        ),
+        Bug(
+            name="list_not_turned",
+            old="best[0] = fmaxf(best[0], turned[0]), best[1] = fmaxf(best[1], turned[-32]);",
+            new="best[0] = fmaxf(best[0], turned[-32]), best[1] = fmaxf(best[1], turned[0]);",
+            slip="the halves of the turned list are swapped, large logits meet large ones",
+            symptom="large logits push each other out of the list, the cut falls too low",
+        ),
+    ),
+)
+
 SPLIT = Variant(
     name="split_select",
     idea="many blocks per row, candidates per chunk, then merge",
@@ -376,48 +425,6 @@ SPLIT = Variant(
     ),
 )
 
-HEAPS = Variant(
-    name="block_heaps",
-    idea="several blocks per row, each warp's largest kept sorted",
-    parent="split_select",
-    points=grid(
-        lambda p: 512 <= p["threads"] * p["splits"] <= 2048 and (p["unroll"] == 8 or p["threads"] == 256),
-        threads=(128, 256, 512),
-        splits=(2, 4, 8, 16),
-        unroll=(4, 8, 16),
-    ),
-    start={"threads": 256, "splits": 8, "unroll": 4},
-    demand=demand_heaps,
-    illegal=(
-        Illegal(params={"threads": 200, "splits": 8, "unroll": 4}, rule="THREADS must be whole warps, 1024 at most"),
-        Illegal(params={"threads": 256, "splits": 8, "unroll": 6}, rule="UNROLL must be 4, 8 or 16: whole batches between folds"),
-        Illegal(params={"threads": 512, "splits": 64, "unroll": 4}, rule="a row has at most 512 warps: one block folds their lists"),
-    ),
-    bugs=(
-        Bug(
-            name="ties_not_counted",
-            old="const bool whole = its[k - 1] < cut;",
-            new="const bool whole = its[k - 1] <= cut;",
-            slip="a list whose k-th equals the cut is taken for whole, but its warp dropped further logits equal to it",
-            symptom="rows with long plateaus draw from the wrong place",
-        ),
-        Bug(
-            name="queue_read_early",
-            old="    __syncwarp();\n    float fresh[2]",
-            new="    float fresh[2]",
-            slip="no __syncwarp between queueing logits and other lanes' reads of them",
-            symptom="race on the queue",
-        ),
-        Bug(
-            name="list_not_turned",
-            old="best[0] = fmaxf(best[0], turned[0]), best[1] = fmaxf(best[1], turned[-32]);",
-            new="best[0] = fmaxf(best[0], turned[-32]), best[1] = fmaxf(best[1], turned[0]);",
-            slip="the halves of the turned list are swapped, large logits meet large ones",
-            symptom="large logits push each other out of the list, the cut falls too low",
-        ),
-    ),
-)
-
 OP = Op(
     name="topk_sample",
     impl="cuda",
@@ -434,5 +441,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=1e-4,
-    variants=(SELECTION, SORT, RADIX, SPLIT, HEAPS),
+    variants=(SELECTION, SORT, RADIX, HEAPS, SPLIT),
 )

@@ -5,7 +5,7 @@
 // rest; every 64 queued are sorted and folded in. The row's last block to finish, known by its ticket,
 // folds the lists of all runs, which gives the cut, weighs each run by its list (by the run itself where
 // the list may lack logits equal to the cut), and draws from one run.
-// Gains over split_select: one launch, and a bound that rises as the row goes by, so few logits are listed.
+// Gains over radix_select: every multiprocessor works on the row, and logits are read from DRAM once.
 //
 // Launch: grid = (SPLITS, B), block = THREADS, no dynamic shared memory; tickets are 0 before and after.
 // Needs:  any arch, 1 <= k <= min(vocab, 64), 0 <= uniform < 1.

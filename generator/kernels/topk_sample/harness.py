@@ -61,9 +61,15 @@ def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
     rows, vocab = case.shape["B"], case.shape["V"]
     threads = params["threads"]
     if variant == "block_heaps":
-        args = ("logits", "uniform", "lists", "tickets", "token", "V", "K", "inv_temperature")
         return Plan(
-            launches=(Launch(kernel="topk_sample", grid=(params["splits"], rows, 1), block=threads, args=args),),
+            launches=(
+                Launch(
+                    kernel="topk_sample",
+                    grid=(params["splits"], rows, 1),
+                    block=threads,
+                    args=("logits", "uniform", "lists", "tickets", "token", "V", "K", "inv_temperature"),
+                ),
+            ),
             scratch={
                 "lists": np.full((rows, params["splits"] * threads // 32, KEEP), np.nan, np.float32),
                 "tickets": np.zeros(rows, np.uint32),
