@@ -290,7 +290,7 @@ SORT = Variant(
 RADIX = Variant(
     name="radix_select",
     idea="one block per row, radix select in shared memory",
-    parent="sort",
+    parent="selection_passes",
     points=grid(
         lambda p: (
             (p["threads"], p["vec"], p["unroll"]) in {(512, 1, 1), (512, 1, 4), (512, 4, 2), (1024, 4, 4)}
