@@ -180,18 +180,12 @@ RADIX = Variant(
     idea="one block per row, mass histogram narrows the pivot",
     parent="bisection",
     points=grid(
-        lambda p: (
-            (p["threads"], p["vec"], p["unroll"]) in {(512, 1, 1), (512, 1, 4), (512, 4, 2), (1024, 4, 4)}
-            and (p["copies"] <= 2 or (p["radix"], p["vec"]) == (8, 4))
-            and (p["vec"] == 4 or p["radix"] == 8)
-        ),
-        threads=(512, 1024),
-        radix=(8, 11),
-        copies=(1, 2, 8),
+        lambda p: p["vec"] == 4 or p["radix"] == 10,
+        threads=(256, 512, 1024),
+        radix=(8, 10, 12),
         vec=(1, 4),
-        unroll=(1, 2, 4),
     ),
-    start={"threads": 512, "radix": 8, "copies": 1, "vec": 1, "unroll": 4},
+    start={"threads": 512, "radix": 10, "vec": 1},
     demand=demand_radix,
     illegal=(
         Illegal(params={"threads": 500, "radix": 8, "copies": 2, "vec": 4, "unroll": 2}, rule="THREADS must be whole warps"),
@@ -233,12 +227,11 @@ TWO_PHASE = Variant(
     idea="many blocks per row, cells of mass, then list",
     parent="radix_pivot",
     points=grid(
-        lambda p: 2048 <= p["threads"] * p["items"] <= 16384 and (p["radix"] != 10 or p["threads"] * p["items"] >= 8192),
-        threads=(128, 256, 512),
-        items=(16, 32),
-        radix=(6, 8, 10),
+        lambda p: 2048 <= p["threads"] * p["items"] <= 16384,
+        threads=(128, 256, 512, 1024),
+        items=(8, 16, 32),
     ),
-    start={"threads": 256, "items": 16, "radix": 8},
+    start={"threads": 256, "items": 16},
     demand=demand_two_phase,
     illegal=(
         Illegal(params={"threads": 200, "items": 16, "radix": 8}, rule="THREADS must be whole warps"),

@@ -10,8 +10,6 @@ from generator.ops.nucleus_sample import pivots, reference
 
 P = 0.9
 INV_TEMPERATURE = 1.25
-FINISHERS = 1024
-"""Threads of `two_phase`'s last kernel, as in its source."""
 SLACK = 1e-5
 """The kernels' sums are fp32: a set whose mass is this close to `P` may be the right one."""
 
@@ -63,29 +61,30 @@ def _miss(token: int, row: npt.NDArray[np.float32], u: float) -> float:
 
 
 def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
-    """One block per row; `two_phase` first sums cells, then lists candidates, with one block per chunk."""
+    """One block per row; `two_phase` has one per chunk, first to sum cells, then to list candidates and draw."""
     rows, vocab, threads = case.shape["B"], case.shape["V"], params["threads"]
     if variant != "two_phase":
-        args = ("logits", "uniform", "token", "V", "p", "inv_temperature")
-        return Plan(launches=(Launch(kernel="nucleus_sample", grid=(rows, 1, 1), block=threads, args=args),))
+        extra = {"radix_pivot": {"lists": np.full((rows, vocab), np.nan, np.float32)}}.get(variant, {})
+        args = ("logits", "uniform", *extra, "token", "V", "p", "inv_temperature")
+        return Plan(launches=(Launch(kernel="nucleus_sample", grid=(rows, 1, 1), block=threads, args=args),), scratch=extra)
     size = threads * params["items"]
     chunks = -(-vocab // size)
-    first = ("logits", "tops", "rests", "cells", "V", "inv_temperature")
-    second = ("logits", "tops", "rests", "cells", "lists", "counts", "masses", "needs", "V", "p", "inv_temperature")
-    third = ("logits", "uniform", "tops", "lists", "counts", "needs", "masses", "token", "V", chunks, "inv_temperature")
+    first = ("logits", "tops", "totals", "cells", "tickets", "pivots", "needs", "listed", "V", "p", "inv_temperature")
+    second = ("logits", "uniform", "pivots", "needs", "masses", "lists", "listed", "tickets", "token", "V", "inv_temperature")
     return Plan(
         launches=(
             Launch(kernel="nucleus_cells", grid=(chunks, rows, 1), block=threads, args=first),
-            Launch(kernel="nucleus_list", grid=(chunks, rows, 1), block=threads, args=second),
-            Launch(kernel="nucleus_sample", grid=(rows, 1, 1), block=FINISHERS, args=third),
+            Launch(kernel="nucleus_sample", grid=(chunks, rows, 1), block=threads, args=second),
         ),
         scratch={
-            "tops": np.full((rows, chunks), np.nan, np.float32),
-            "rests": np.full((rows, chunks), np.nan, np.float32),
-            "cells": np.full((rows, chunks, 1 << params["radix"]), 0xFFFFFFFF, np.uint32),
-            "lists": np.zeros((rows, chunks, size), np.uint32),
-            "counts": np.full((rows, chunks), -1, np.int32),
-            "masses": np.full((rows, chunks), np.nan, np.float32),
+            "tops": np.full((rows, chunks), -1, np.int32),
+            "totals": np.full((rows, chunks), np.nan, np.float32),
+            "cells": np.full((rows, chunks, threads), 0xFFFFFFFF, np.uint32),
+            "tickets": np.zeros(rows, np.uint32),
+            "pivots": np.full(rows, np.nan, np.float32),
             "needs": np.full(rows, np.nan, np.float32),
+            "listed": np.full(rows, -1, np.int32),
+            "masses": np.full((rows, chunks), np.nan, np.float32),
+            "lists": np.full((rows, vocab, 2), np.nan, np.float32),
         },
     )
