@@ -175,6 +175,38 @@ BISECTION = Variant(
     ),
 )
 
+SORT = Variant(
+    name="sort_cumsum",
+    idea="one block per row, radix sort, cumulative sum",
+    parent="bisection",
+    points=grid(
+        lambda p: (1 << p["radix"]) <= p["threads"] and (p["radix"] > 4 or p["unroll"] == 4),
+        threads=(256, 512, 1024),
+        radix=(4, 6, 8),
+        unroll=(1, 4),
+    ),
+    start={"threads": 512, "radix": 4, "unroll": 4},
+    demand=demand_bisection,
+    illegal=(),
+    bugs=(),
+)
+
+REJECTION = Variant(
+    name="rejection",
+    idea="one block per row, drawn tokens tried as pivots",
+    parent="sort_cumsum",
+    points=grid(
+        lambda p: p["vec"] == 4 or p["tokens"] == 2,
+        threads=(256, 512, 1024),
+        tokens=(2, 4, 8),
+        vec=(1, 4),
+    ),
+    start={"threads": 512, "tokens": 2, "vec": 1},
+    demand=demand_bisection,
+    illegal=(),
+    bugs=(),
+)
+
 RADIX = Variant(
     name="radix_pivot",
     idea="one block per row, mass histogram narrows the pivot",
@@ -279,5 +311,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=1e-4,
-    variants=(BISECTION, RADIX, TWO_PHASE),
+    variants=(BISECTION, SORT, REJECTION, RADIX, TWO_PHASE),
 )
