@@ -1,7 +1,8 @@
 """nucleus_sample: draw one token per row from the fewest likeliest tokens whose probability reaches p (top-p), fp32 logits.
 
 The set is defined by a threshold, the pivot, so nothing need be sorted. The ladder is about how often the row is read, and every weight
-computed, until the pivot is known; and, as for top-k, about rows too few to fill a GPU with one block each.
+computed, until the pivot is known; and, as for top-k, about rows too few to fill a GPU with one block each. A sort is the step that all
+know: on a par with bisection.
 """
 
 import numpy as np
@@ -45,10 +46,14 @@ def reference(
     return first.astype(np.float64)
 
 
-def pick_ns(bins: Quantity) -> npt.NDArray[np.float64]:
-    """One warp finds a bin among `bins`: a strided walk over the shared histogram, whose stride is also its bank conflict."""
-    span = np.asarray(bins, dtype=np.float64) / 32
-    return 120 + 0.55 * span * np.minimum(span, 32) + 8 * span
+def crowd(cells: Quantity) -> npt.NDArray[np.float64]:
+    """Lanes of a warp that meet in one cell of a mass histogram of `cells` cells a nat, logits spread over seven nats."""
+    return 1 + 16 / np.sqrt(7.5 * np.asarray(cells, dtype=np.float64))
+
+
+def tries(warps: Quantity) -> npt.NDArray[np.int64]:
+    """Steps of a search that settles a key of 32 bits, one trial a warp."""
+    return np.select([warps >= 32, warps >= 16, warps >= 8], [7, 8, 11], 16)
 
 
 def demand_bisection(s: Shape, p: Columns) -> Demand:
@@ -73,64 +78,118 @@ def demand_bisection(s: Shape, p: Columns) -> Demand:
     )
 
 
-def demand_radix(s: Shape, p: Columns) -> Demand:
-    """One pass for the maximum, one per digit of an interval of about 2^28 keys, one to weigh.
+def demand_sort(s: Shape, p: Columns) -> Demand:
+    """Two reads and one write per pass of the sort, the write a sector per run of equal digits; then two cumulative sums.
 
-    Float atomics are compare-and-swap loops; most logits take part in the first digit, a quarter in the second, few later.
+    A warp places 32 keys at a time, one after another; loads come from L2 at best, `unroll` of them at once.
     """
-    b, v, threads, copies, vec = s["B"], s["V"], p["threads"], p["copies"], p["vec"]
-    warps, bins, digits = threads // 32, np.left_shift(1, p["radix"]), ceil_div(28, p["radix"])
-    busy = np.where(p["radix"] >= 11, 30.0, np.where(p["radix"] >= 8, 5.0, 3.0))
-    collisions = 1 + 32 / (np.minimum(copies, 32) * busy)
+    b, v, threads, unroll = s["B"], s["V"], p["threads"], p["unroll"]
+    warps, bins, passes = threads // 32, np.left_shift(1, p["radix"]), ceil_div(32, p["radix"])
+    tiles = ceil_div(v, threads)
     return Demand(
         blocks=b,
         threads=threads,
-        registers=30 + 2 * p["unroll"] * vec,
-        smem_per_block=copies * bins * 4 + warps * 4 + 8,
+        registers=np.where(unroll == 1, 32, np.select([threads <= 256, threads <= 512], [48, 40], 32)),
+        smem_per_block=warps * (bins * 4 + 8) + 8,
         dram_bytes=4 * b * v + 8 * b,
-        reread_bytes=4 * b * v * (digits + 1 + 1 / warps),
-        footprint_bytes=4 * b * v,
-        inflight_per_block=threads * 4 * vec * p["unroll"],
+        reread_bytes=4 * b * v * (3 * passes + 2),
+        footprint_bytes=8 * b * v,
+        inflight_per_block=threads * 4 * unroll,
         flops=4 * b * v,
-        alu_ops=b * v * (digits * (6 + 3 / (vec * p["unroll"])) + 10),
-        sfu_ops=1.4 * b * v,
-        lsu_ops=b * (ceil_div(v, 32 * vec) * (digits + 2) + ceil_div(v, 32) * (2.4 * collisions + 1) + digits * copies * bins / 16),
+        alu_ops=b * v * (passes * (20 + 2 / unroll) + 20),
+        sfu_ops=2.2 * b * v,
+        lsu_ops=b * ceil_div(v, 32) * (passes * (10 + 64 / bins + np.minimum(bins, 30)) + 4) + b * 0.6 * tiles * warps * (6 + warps),
         leak=0.35,
-        chain_ns=digits * (300 + pick_ns(bins) + 25 * copies * bins / threads) + 1300 + ceil_div(v, warps * threads) * (420 + 4 * warps),
+        chain_ns=passes * (tiles * (70 + 500 / unroll) + 16 * warps + 800) + 0.6 * tiles * (260 + 4 * warps),
+    )
+
+
+def demand_rejection(s: Shape, p: Columns) -> Demand:
+    """One pass for maximum and total, one per round, half a one to draw.
+
+    Rounds are those that normal logits take; a warp works through its logits as long as one of the 32 is still in question.
+    """
+    b, v, threads, tokens, vec = s["B"], s["V"], p["threads"], p["tokens"], p["vec"]
+    warps, tiles = threads // 32, ceil_div(v, threads)
+    rounds = np.select([tokens <= 2, tokens <= 4], [12.5, 8.4], 6.2)
+    seen = np.select([tokens <= 2, tokens <= 4], [4.5, 3.5], 2.7)
+    scans = rounds * (1.2 * tokens + 2)
+    return Demand(
+        blocks=b,
+        threads=threads,
+        registers=np.minimum(26 + 7 * tokens, 64),
+        smem_per_block=8 * warps + 8 * tokens + 12,
+        dram_bytes=4 * b * v + 8 * b,
+        reread_bytes=4 * b * v * (rounds + 0.5),
+        footprint_bytes=4 * b * v,
+        inflight_per_block=threads * 4 * vec,
+        flops=4 * b * v,
+        alu_ops=b * v * (rounds * (6 + 3 / vec) + seen * (6 + 9 * (tokens + 1)) + 30),
+        sfu_ops=b * v * (seen + 2),
+        lsu_ops=b * ceil_div(v, 32 * np.minimum(vec, 4)) * (rounds + 1) + b * warps * (6 + warps) * (scans + 0.5 * tiles),
+        leak=0.35,
+        chain_ns=(rounds + 1) * (ceil_div(v, threads * vec) * 250 + 500) + scans * (120 + 3 * warps) + 0.5 * tiles * (260 + 4 * warps),
+    )
+
+
+def demand_radix(s: Shape, p: Columns) -> Demand:
+    """Two passes, the second backwards: on average half the logits lie between a logit's first and last use; then a slice to draw.
+
+    Float atomics are compare-and-swap loops, a round for each lane of a crowd. One row in twenty is guessed too low and passed again.
+    """
+    b, v, threads, vec = s["B"], s["V"], p["threads"], p["vec"]
+    warps, bins = threads // 32, np.left_shift(1, p["radix"])
+    rounds = crowd(bins / 32)
+    return Demand(
+        blocks=b,
+        threads=threads,
+        registers=np.where(threads > 512, 52, 34),
+        smem_per_block=bins * 4 + warps * 20 + 4,
+        dram_bytes=4 * b * v + 8 * b,
+        reread_bytes=4 * b * v * (1.05 + 2 / warps),
+        footprint_bytes=2 * b * v,
+        inflight_per_block=threads * 4 * vec,
+        flops=4 * b * v,
+        alu_ops=b * v * (28 + 5 * rounds + 6 / vec),
+        sfu_ops=2 * b * v,
+        lsu_ops=b * (2.05 * ceil_div(v, 32 * np.minimum(vec, 4)) + ceil_div(v, 32) * (1 + 2.4 * rounds)) + b * bins / 8,
+        leak=0.35,
+        chain_ns=ceil_div(v, threads) * 40 * rounds
+        + ceil_div(v, threads * vec) * 250
+        + tries(warps) * (220 + 30 * warps)
+        + 3 * (250 + bins / 8)
+        + ceil_div(v, warps * threads) * 120
+        + 2500,
     )
 
 
 def demand_two_phase(s: Shape, p: Columns) -> Demand:
     """Two passes over the row by many blocks, the second backwards: on average half the logits lie between a logit's first and last use.
 
-    In the second pass every block also adds up the cells of all chunks of its row: always in L2, they cost two clocks a line of 128 bytes.
-    The last kernel is one short chain per row, the tail.
+    Cells go out and come back once per chunk. What a row's last blocks do at the end of either kernel is the tail.
     """
     b, v, threads, items = s["B"], s["V"], p["threads"], p["items"]
-    warps, bins = threads // 32, np.left_shift(1, p["radix"])
-    size = threads * items
+    warps, size = threads // 32, threads * items
     chunks = ceil_div(v, size)
-    merged = b * chunks * chunks * bins
-    digits = ceil_div(18, p["radix"])
-    gather = 500 * ceil_div(chunks, 32) * (1 + size / (80 * bins))
-    finish = digits * (200 + pick_ns(bins) + gather) + 2 * gather + 8 * chunks + 1200 + size / 16
+    lanes = crowd(threads / 16)
+    listed = 0.03 * v * 16 / threads
     return Demand(
         blocks=b * chunks,
         threads=threads,
-        registers=28 + items,
-        smem_per_block=bins * 4 + warps * 8 + 8,
+        registers=np.maximum(34, 16 + items),
+        smem_per_block=threads * 4 + warps * 8 + 8,
         dram_bytes=4 * b * v + 8 * b,
-        reread_bytes=4 * b * v + 4 * b * chunks * bins + 4 * b * size,
+        reread_bytes=4 * b * v + 8 * b * chunks * threads + 8 * b * size,
         footprint_bytes=2 * b * v,
         inflight_per_block=np.minimum(size, v) * 4,
         flops=4 * b * v,
-        alu_ops=14 * b * chunks * size + 6 * merged,
-        sfu_ops=b * chunks * size + merged,
-        lsu_ops=b * chunks * (size / 32 * (2 + 2 * (1 + 80 / bins)) + 40 + 3 * warps * (6 + warps)) + merged / 8,
+        alu_ops=22 * b * chunks * size,
+        sfu_ops=2 * b * chunks * size,
+        lsu_ops=b * chunks * (size / 32 * (2 + 2 * lanes) + 3 * warps * (8 + warps)),
         leak=0.35,
-        launches=3,
-        tail_ns=finish,
-        chain_ns=1300 + 6 * (60 + 3 * warps) + pick_ns(bins) + chunks * ceil_div(bins, threads) * 12,
+        launches=2,
+        chain_ns=2 * 1100 + 4 * (60 + 3 * warps) + 12 * items * lanes,
+        tail_ns=2500 + 110 * chunks + tries(warps) * (220 + listed) + 100 * items,
     )
 
 
@@ -180,15 +239,44 @@ SORT = Variant(
     idea="one block per row, radix sort, cumulative sum",
     parent="bisection",
     points=grid(
-        lambda p: (1 << p["radix"]) <= p["threads"] and (p["radix"] > 4 or p["unroll"] == 4),
+        lambda p: (p["radix"] == 8 or p["unroll"] == 4) and (p["radix"] > 4 or p["threads"] == 512),
         threads=(256, 512, 1024),
         radix=(4, 6, 8),
         unroll=(1, 4),
     ),
-    start={"threads": 512, "radix": 4, "unroll": 4},
-    demand=demand_bisection,
-    illegal=(),
-    bugs=(),
+    start={"threads": 512, "radix": 8, "unroll": 4},
+    demand=demand_sort,
+    illegal=(
+        Illegal(params={"threads": 500, "radix": 8, "unroll": 4}, rule="THREADS must be whole warps"),
+        Illegal(params={"threads": 2048, "radix": 8, "unroll": 1}, rule="a block has at most 1024 threads"),
+        Illegal(
+            params={"threads": 128, "radix": 8, "unroll": 4},
+            rule="a thread scans the counts of one digit: 2^RADIX must not exceed THREADS",
+        ),
+    ),
+    bugs=(
+        Bug(
+            name="target_not_scaled",
+            old="locate(vocab, p * block_sum(vocab, falling), falling)",
+            new="locate(vocab, p, falling)",
+            slip="the sorted weights are summed up to p, but their total is not 1",
+            symptom="the pivot is too high, only the likeliest few tokens are drawn",
+        ),
+        Bug(
+            name="inclusive_transform",
+            old="if (mine > 0.0f && upto - mine <= target) atomicMax(&place, i);",
+            new="if (mine > 0.0f && upto <= target) atomicMax(&place, i);",
+            slip="the inverse transform compares the inclusive sum, so it stops one place early",
+            symptom="every token is the kept one before the right one",
+        ),
+        Bug(
+            name="places_read_too_soon",
+            old="places[warp][digit] += __popc(peers);\n        __syncwarp();",
+            new="places[warp][digit] += __popc(peers);",
+            slip="lanes read the next keys' places before the leaders have moved them on",
+            symptom="race on the places, keys overwrite each other",
+        ),
+    ),
 )
 
 REJECTION = Variant(
@@ -196,58 +284,85 @@ REJECTION = Variant(
     idea="one block per row, drawn tokens tried as pivots",
     parent="sort_cumsum",
     points=grid(
-        lambda p: p["vec"] == 4 or p["tokens"] == 2,
+        lambda p: (
+            (p["tokens"], p["vec"]) in {(2, 1), (2, 4), (4, 4), (8, 4), (4, 8)}
+            and (p["threads"] > 256 or (p["tokens"] < 8 and p["vec"] == 4))
+            and (p["threads"] == 512 or p["vec"] > 1)
+        ),
         threads=(256, 512, 1024),
         tokens=(2, 4, 8),
-        vec=(1, 4),
+        vec=(1, 4, 8),
     ),
-    start={"threads": 512, "tokens": 2, "vec": 1},
-    demand=demand_bisection,
-    illegal=(),
-    bugs=(),
+    start={"threads": 512, "tokens": 2, "vec": 4},
+    demand=demand_rejection,
+    illegal=(
+        Illegal(params={"threads": 500, "tokens": 4, "vec": 4}, rule="THREADS must be whole warps, 1024 threads at most"),
+        Illegal(
+            params={"threads": 512, "tokens": 16, "vec": 4}, rule="TOKENS must be 1 to 8: a thread keeps sums and samples in registers"
+        ),
+        Illegal(params={"threads": 512, "tokens": 4, "vec": 2}, rule="VEC must be 1 or a multiple of 4: aligned accesses"),
+    ),
+    bugs=(
+        Bug(
+            name="mass_not_carried",
+            old="      held += total;\n      block_scan(equal[t], total);",
+            new="      block_scan(equal[t], total);",
+            slip="the mass above a token that bounds the pivot is left out of the next rounds",
+            symptom="the pivot falls too low, improbable tokens are drawn",
+        ),
+        Bug(
+            name="ties_counted_once",
+            old="equal[t] += weight(f);",
+            new="equal[t] = weight(f);",
+            slip="of the tokens equal to a drawn one each thread counts the last only",
+            symptom="rows with ties at the pivot return another token",
+        ),
+        Bug(
+            name="drawn_read_too_soon",
+            old="atomicMax(&drawn[t], mine.key);\n    }\n    __syncthreads();",
+            new="atomicMax(&drawn[t], mine.key);\n    }",
+            slip="no barrier between the draw and the ranking of the drawn tokens",
+            symptom="race on the drawn tokens",
+        ),
+    ),
 )
 
 RADIX = Variant(
     name="radix_pivot",
     idea="one block per row, mass histogram narrows the pivot",
-    parent="bisection",
+    parent="rejection",
     points=grid(
-        lambda p: p["vec"] == 4 or p["radix"] == 10,
+        lambda p: (p["radix"] == 10 and (p["vec"] > 1 or p["threads"] > 256)) or (p["vec"] == 8 and p["threads"] > 256),
         threads=(256, 512, 1024),
         radix=(8, 10, 12),
-        vec=(1, 4),
+        vec=(1, 4, 8),
     ),
     start={"threads": 512, "radix": 10, "vec": 1},
     demand=demand_radix,
     illegal=(
-        Illegal(params={"threads": 500, "radix": 8, "copies": 2, "vec": 4, "unroll": 2}, rule="THREADS must be whole warps"),
-        Illegal(
-            params={"threads": 512, "radix": 4, "copies": 2, "vec": 4, "unroll": 2}, rule="RADIX must be 5 to 12: a warp scans the bins"
-        ),
-        Illegal(
-            params={"threads": 512, "radix": 11, "copies": 8, "vec": 4, "unroll": 2}, rule="COPIES histograms exceed 32 KB of shared memory"
-        ),
-        Illegal(params={"threads": 512, "radix": 8, "copies": 2, "vec": 8, "unroll": 2}, rule="VEC must be 1, 2 or 4: one aligned access"),
+        Illegal(params={"threads": 500, "radix": 10, "vec": 4}, rule="THREADS must be whole warps, 1024 threads at most"),
+        Illegal(params={"threads": 512, "radix": 4, "vec": 4}, rule="RADIX must be 5 to 12: the cells take 16 KB at most"),
+        Illegal(params={"threads": 512, "radix": 10, "vec": 2}, rule="VEC must be 1 or a multiple of 4: aligned accesses"),
     ),
     bugs=(
         Bug(
-            name="need_not_carried",
-            old="for (; bin > first && hist[bin] < left; --bin) left -= hist[bin];",
-            new="for (; bin > first && hist[bin] < left; --bin) {}",
-            slip="the mass of the bins passed over is not taken off what the pivot's bin must give",
-            symptom="the pivot falls too low, improbable tokens are drawn",
+            name="cell_weighed_twice",
+            old="if (depth(f) < cell) sum += weight(f);",
+            new="if (depth(f) <= cell) sum += weight(f);",
+            slip="the logits of the pivot's cell are weighed with those above it, and again once listed",
+            symptom="slices count too much, tokens come early",
         ),
         Bug(
-            name="interval_open",
-            old="const bool inside = order_key(f) >= pivot && offset <= range;",
-            new="const bool inside = order_key(f) >= pivot && offset < range;",
-            slip="the interval leaves out its own upper end, at first the row's greatest logit",
-            symptom="the mass from above never reaches p, the pivot falls to the bottom",
+            name="guess_not_raised",
+            old="again = highest > top;",
+            new="again = false;",
+            slip="a row whose greatest logit lies above the cells is not passed again",
+            symptom="a single peak is lost, tokens of the tail are drawn",
         ),
         Bug(
             name="clear_without_barrier",
-            old="hist[i / BINS][i % BINS] = 0.0f;\n    __syncthreads();",
-            new="hist[i / BINS][i % BINS] = 0.0f;",
+            old="hist[i] = 0.0f;\n    __syncthreads();",
+            new="hist[i] = 0.0f;",
             slip="no barrier between clearing the histogram and the first atomics",
             symptom="race on the histogram, mass is lost",
         ),
@@ -256,7 +371,7 @@ RADIX = Variant(
 
 TWO_PHASE = Variant(
     name="two_phase",
-    idea="many blocks per row, cells of mass, then list",
+    idea="many blocks per row, two launches, last block finishes",
     parent="radix_pivot",
     points=grid(
         lambda p: 2048 <= p["threads"] * p["items"] <= 16384,
@@ -266,24 +381,24 @@ TWO_PHASE = Variant(
     start={"threads": 256, "items": 16},
     demand=demand_two_phase,
     illegal=(
-        Illegal(params={"threads": 200, "items": 16, "radix": 8}, rule="THREADS must be whole warps"),
-        Illegal(params={"threads": 256, "items": 16, "radix": 4}, rule="RADIX must be 5 to 11: a warp scans the cells"),
-        Illegal(params={"threads": 1024, "items": 32, "radix": 8}, rule="THREADS * ITEMS weights overflow a cell's 32 bits"),
+        Illegal(params={"threads": 200, "items": 16}, rule="THREADS must be whole warps, 1024 threads at most"),
+        Illegal(params={"threads": 2048, "items": 8}, rule="THREADS must be whole warps, 1024 threads at most"),
+        Illegal(params={"threads": 1024, "items": 32}, rule="THREADS * ITEMS weights overflow a cell's 32 bits"),
     ),
     bugs=(
         Bug(
             name="cells_not_aligned",
-            old="if (drop <= i) sum += cells[(first + c) * BINS + i - int(drop)];",
-            new="if (drop <= i) sum += cells[(first + c) * BINS + i];",
+            old="mass += cells[(first + c) * THREADS + tid - drop];",
+            new="mass += cells[(first + c) * THREADS + tid];",
             slip="cells of different chunks are added without shifting them to the row's top",
             symptom="mass of low chunks counts as that of the top, the pivot is too high",
         ),
         Bug(
-            name="mass_overwritten",
-            old="if (lane == 31) mass[c] += kept;",
-            new="if (lane == 31) mass[c] = kept;",
-            slip="the listed tokens replace the mass above the pivot's cell instead of adding to it",
-            symptom="the draw weighs chunks by their least likely tokens",
+            name="need_not_carried",
+            old="need = p * all - (upto - mass);",
+            new="need = p * all;",
+            slip="the mass above the pivot's cell is not taken off what the cell must give",
+            symptom="the pivot falls to the bottom of its cell, improbable tokens are drawn",
         ),
         Bug(
             name="missing_base",

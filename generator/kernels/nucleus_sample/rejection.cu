@@ -14,16 +14,16 @@
 // ---- tuning parameters ------------------------------------------------------
 constexpr int THREADS = 512; // threads per block
 constexpr int TOKENS = 4;    // tokens drawn and tried per round
-constexpr int VEC = 4;       // logits per global access
+constexpr int VEC = 4;       // consecutive logits a thread loads at once
 // -----------------------------------------------------------------------------
 
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "THREADS must be whole warps, 1024 threads at most");
 static_assert(TOKENS >= 1 && TOKENS <= 8, "TOKENS must be 1 to 8: a thread keeps sums and samples in registers");
-static_assert(VEC == 1 || VEC == 2 || VEC == 4, "VEC must be 1, 2 or 4: one aligned access");
+static_assert(VEC == 1 || VEC % 4 == 0, "VEC must be 1 or a multiple of 4: aligned accesses");
 
 constexpr int WARPS = THREADS / 32;
 
-struct __align__(VEC * 4) Packet {
+struct __align__(VEC % 4 ? 4 : 16) Packet {
   float f[VEC];
 };
 
