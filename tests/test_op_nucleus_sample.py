@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from generator import costmodel
+from generator.gpus import GPUS
 from generator.ops.nucleus_sample import OP, pivots
 
 
@@ -69,3 +71,26 @@ def test_many_improbable_tokens_widen_the_set() -> None:
 def test_token_depends_on_every_input(change: dict[str, object]) -> None:
     given: dict[str, object] = {"masses": [0.4, 0.5, 0.1], "u": 0.42}
     assert draw(**given) != draw(**given | change)  # type: ignore[arg-type]
+
+
+def best(gpu_name: str, shape: dict[str, int], variant: str) -> float:
+    gpu = next(gpu for gpu in GPUS if gpu.name == gpu_name)
+    of = OP.variant(variant)
+    return float(costmodel.price(gpu, of.demand(shape, of.columns()), OP.work(shape)).ms.min())
+
+
+@pytest.mark.parametrize(
+    ("gpu", "rows", "winner"),
+    [("h100", 128, "radix_pivot"), ("h100", 16, "two_phase"), ("a100", 128, "two_phase"), ("a10", 128, "radix_pivot")],
+)
+def test_one_block_a_row_pays_where_rows_fill_the_multiprocessors(gpu: str, rows: int, winner: str) -> None:
+    """132 and 72 of them take 128 rows in even turns, 108 take them in two turns, the second almost empty."""
+    times = {name: best(gpu, {"B": rows, "V": 160_000}, name) for name in ("radix_pivot", "two_phase")}
+    assert min(times, key=times.__getitem__) == winner
+    assert max(times.values()) / min(times.values()) < (1.5 if rows == 128 else 4)
+
+
+def test_sorting_is_no_gain_and_rejection_is() -> None:
+    shape = {"B": 64, "V": 128_256}
+    sort, rejection, bisection = (best("h100", shape, name) for name in ("sort_cumsum", "rejection", "bisection"))
+    assert rejection < bisection < sort < 2 * bisection

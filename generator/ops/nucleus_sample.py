@@ -298,7 +298,7 @@ REJECTION = Variant(
     illegal=(
         Illegal(params={"threads": 500, "tokens": 4, "vec": 4}, rule="THREADS must be whole warps, 1024 threads at most"),
         Illegal(
-            params={"threads": 512, "tokens": 16, "vec": 4}, rule="TOKENS must be 1 to 8: a thread keeps sums and samples in registers"
+            params={"threads": 512, "tokens": 16, "vec": 4}, rule="TOKENS must be 2 to 8: a thread keeps sums and samples in registers"
         ),
         Illegal(params={"threads": 512, "tokens": 4, "vec": 2}, rule="VEC must be 1 or a multiple of 4: aligned accesses"),
     ),
@@ -371,7 +371,7 @@ RADIX = Variant(
 
 TWO_PHASE = Variant(
     name="two_phase",
-    idea="many blocks per row, two launches, last block finishes",
+    idea="many blocks per row, the last one finishes",
     parent="radix_pivot",
     points=grid(
         lambda p: 2048 <= p["threads"] * p["items"] <= 16384,

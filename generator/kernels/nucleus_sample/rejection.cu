@@ -18,7 +18,7 @@ constexpr int VEC = 4;       // consecutive logits a thread loads at once
 // -----------------------------------------------------------------------------
 
 static_assert(THREADS % 32 == 0 && THREADS <= 1024, "THREADS must be whole warps, 1024 threads at most");
-static_assert(TOKENS >= 1 && TOKENS <= 8, "TOKENS must be 1 to 8: a thread keeps sums and samples in registers");
+static_assert(TOKENS >= 2 && TOKENS <= 8, "TOKENS must be 2 to 8: a thread keeps sums and samples in registers");
 static_assert(VEC == 1 || VEC % 4 == 0, "VEC must be 1 or a multiple of 4: aligned accesses");
 
 constexpr int WARPS = THREADS / 32;
