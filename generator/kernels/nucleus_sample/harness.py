@@ -15,7 +15,7 @@ SLACK = 1e-5
 
 
 def cases(rng: np.random.Generator) -> tuple[Case, ...]:
-    """Ragged: a row no tile divides, all logits negative. Adversarial: ties at the pivot, a flat row, a heavy tail far below one peak."""
+    """Ragged: a row no tile divides, all logits negative. Adversarial: ties, zeros of both signs, a flat row, a tail far below one peak."""
     ragged = rng.standard_normal((3, 3008)) * 3 - 40
     hard = np.round(rng.standard_normal((4, 9008)) * 4) / 4
     hard[0] = np.where(np.arange(9008) % 5 == 1, 2.0, -60.0)
