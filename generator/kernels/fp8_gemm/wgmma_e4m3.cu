@@ -1,10 +1,9 @@
 // fp8_gemm/wgmma_e4m3: C[M, N] = (A * sa) @ (B * sb)^T on Hopper, e4m3 in with block scales, fp16 out.
 //
-// Warp-specialised: one producer warp issues TMA loads into a STAGES-deep ring of 128-byte-swizzled
-// tiles, CONSUMERS warpgroups multiply them with wgmma straight from shared memory. A stage is 128
-// of K, one scale block: four wgmma sum it up in the tensor cores, whose accumulation of fp8 products
-// keeps only about 14 bits, then the CUDA cores scale the sums and add them to fp32 totals.
-// TMA zero-fills past the edges of A and B, so only the store needs a bounds check.
+// Warp-specialised: one producer warp issues TMA loads into a STAGES-deep ring of 128-byte-swizzled tiles, CONSUMERS
+// warpgroups multiply them with wgmma straight from shared memory. A stage is 128 of K, one scale block: four wgmma sum it up
+// in the tensor cores, whose accumulation of fp8 products keeps only about 14 bits, then the CUDA cores scale the sums and
+// add them to fp32 totals. TMA zero-fills past the edges of A and B, so only the store needs a bounds check.
 // Gains over mma_e4m3: full fp8 tensor rate, operands straight from shared memory, copies that cost no instructions.
 //
 // A is e4m3 [M, K], sa fp32 [M, K / 128]; B is e4m3 [N, K], sb fp32 [ceil(N / 128), K / 128].
@@ -22,8 +21,7 @@ constexpr int STAGES = 4;    // TMA stages in flight
 // -----------------------------------------------------------------------------
 
 constexpr int BLOCK_M = 64 * CONSUMERS, BLOCK_K = 128; // one swizzle row, one scale block
-constexpr int THREADS = 128 * (CONSUMERS + 1);
-constexpr int STAGE_BYTES = (BLOCK_M + BLOCK_N) * BLOCK_K;
+constexpr int THREADS = 128 * (CONSUMERS + 1), STAGE_BYTES = (BLOCK_M + BLOCK_N) * BLOCK_K;
 constexpr int PRODUCER_REGS = 40, CONSUMER_REGS = 232; // after setmaxnreg; 40 + 2 * 232 is what 384 threads share
 
 static_assert(CONSUMERS == 1 || CONSUMERS == 2, "CONSUMERS must be 1 or 2: more would need fewer than 232 registers each");
@@ -32,13 +30,9 @@ static_assert(STAGES >= 2, "STAGES must be at least 2: one in flight, one in use
 static_assert(STAGES * STAGE_BYTES + 1024 <= 232448, "stages exceed 227 KB of shared memory");
 
 using u64 = unsigned long long;
-
-struct __align__(64) TensorMap { // same size and alignment as CUtensorMap
-  u64 opaque[16];
-};
+struct __align__(64) TensorMap { u64 opaque[16]; }; // same size and alignment as CUtensorMap
 
 __device__ __forceinline__ unsigned smem_addr(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-
 __device__ __forceinline__ void mbar_init(u64* bar, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_addr(bar)), "r"(count) : "memory");
 }
@@ -64,7 +58,6 @@ __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_grou
 __device__ __forceinline__ void wgmma_wait_all() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void regs_grow() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ __forceinline__ void regs_shrink() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
-
 // K-major tile, 128-byte swizzle: eight-row groups are 1024 bytes apart.
 __device__ __forceinline__ u64 smem_desc(const void* p) {
   return (u64)((smem_addr(p) & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
@@ -105,9 +98,7 @@ fp8_gemm(const __grid_constant__ TensorMap map_a, const float* __restrict__ sa, 
   extern __shared__ unsigned char raw[];
   __shared__ __align__(8) u64 full[STAGES], empty[STAGES];
   unsigned char* tiles = raw + (1024 - smem_addr(raw) % 1024) % 1024;
-  const int group = threadIdx.x / 128, m0 = blockIdx.y * BLOCK_M, n0 = blockIdx.x * BLOCK_N;
-  const int steps = K / BLOCK_K;
-
+  const int group = threadIdx.x / 128, m0 = blockIdx.y * BLOCK_M, n0 = blockIdx.x * BLOCK_N, steps = K / BLOCK_K;
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; ++s) {
       mbar_init(&full[s], 1);
@@ -116,10 +107,9 @@ fp8_gemm(const __grid_constant__ TensorMap map_a, const float* __restrict__ sa, 
     mbar_init_fence();
   }
   __syncthreads();
-
   if (group == CONSUMERS) { // producer warpgroup
     regs_shrink<PRODUCER_REGS>();
-    if (threadIdx.x == CONSUMERS * 128) {
+    if (threadIdx.x == CONSUMERS * 128)
       for (int step = 0; step < steps; ++step) {
         const int s = step % STAGES, round = step / STAGES;
         if (round > 0) mbar_wait(&empty[s], (round - 1) & 1);
@@ -128,14 +118,11 @@ fp8_gemm(const __grid_constant__ TensorMap map_a, const float* __restrict__ sa, 
         tma_load_2d(a, &map_a, &full[s], step * BLOCK_K, m0);
         tma_load_2d(a + BLOCK_M * BLOCK_K, &map_b, &full[s], step * BLOCK_K, n0);
       }
-    }
     return;
   }
-
   regs_grow<CONSUMER_REGS>();
   const int lane = threadIdx.x % 32, row = m0 + group * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
-  const float* sa_upper = sa + (size_t)min(row, M - 1) * steps;
-  const float* sa_lower = sa + (size_t)min(row + 8, M - 1) * steps;
+  const float *sa_upper = sa + (size_t)min(row, M - 1) * steps, *sa_lower = sa + (size_t)min(row + 8, M - 1) * steps;
   const float* sb_block = sb + n0 / 128 * steps;
   float acc[BLOCK_N / 2], total[BLOCK_N / 2] = {};
   for (int step = 0; step < steps; ++step) {
@@ -153,7 +140,6 @@ fp8_gemm(const __grid_constant__ TensorMap map_a, const float* __restrict__ sa, 
 #pragma unroll
     for (int i = 0; i < BLOCK_N / 2; ++i) total[i] += acc[i] * (i % 4 < 2 ? upper : lower);
   }
-
 #pragma unroll
   for (int j = 0; j < BLOCK_N / 8; ++j) {
     const int col = n0 + j * 8 + lane % 4 * 2;
