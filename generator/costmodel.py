@@ -44,6 +44,10 @@ FEED_WAIT: Final = 2.0
 From the ladder 244 / 238 / 180 TFLOPS of 2 / 3 / 4 stages on sm_120 (blackwell-tensorcore-kernels, results/mma_stage_sweep.csv)."""
 FILL_LATENCIES: Final = 2.0
 """Dependent DRAM round trips before the first useful flop: pointers or table, then tile."""
+PLAIN_FP8: Final = 0.5
+"""Rate of mma.sync on e4m3 with fp32 sums over the best fp8 rate. On GeForce Blackwell its block-scaled form is the fast one, and e2m1 is
+twice as fast again: 370, 737 and 1474 TFLOPS in mmapeak (https://main-horse.github.io/posts/5090-mm-perf). On sm_90a ptxas makes it
+conversions and fp16."""
 SPILL_PER_REGISTER: Final = 0.02
 """Slowdown per register kept in local memory, of a thread."""
 
@@ -135,6 +139,9 @@ def rate(gpu: Gpu, unit: Unit) -> float:
         "dp4a": gpu.sm_count * gpu.int_lanes * 8 * gpu.clock_hz,
         "mma_fp16": gpu.fp16_tflops * 1e12 * tensor * mma,
         "mma_int8": gpu.int8_tops * 1e12 * tensor * mma,
+        "mma_fp8": (gpu.fp8_tflops or 0.0) * 1e12 * tensor * mma * PLAIN_FP8,
+        "mma_mxfp8": (gpu.fp8_tflops or 0.0) * 1e12 * tensor,
+        "mma_mxfp4": (gpu.fp8_tflops or 0.0) * 2e12 * tensor,
         "wgmma_fp16": gpu.fp16_tflops * 1e12 * tensor,
         "wgmma_int8": gpu.int8_tops * 1e12 * tensor,
         "wgmma_fp8": (gpu.fp8_tflops or 0.0) * 1e12 * tensor,

@@ -431,6 +431,86 @@ def test_half_accumulators_round_every_instruction(folder: Path):
     assert (run(folder, code, buffers)["d"].view(np.float16) == np.float16(2048 + 15.5)).all()  # 2064: the spacing there is 2
 
 
+# ---- GeForce Blackwell ---------------------------------------------------------------------------
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+"""Value of each code; bit 3 is the sign."""
+# PTX ISA, "Matrix Fragments for mma.m16n8k64": eight elements to a register.
+FOUR = {
+    "a": (fragment_rows(8), lambda _, t, i: t * 8 + (i & 7) + (32 if i >= 16 else 0), 32),
+    "b": (lambda g, _: g, lambda _, t, i: t * 8 + (i & 7) + (32 if i >= 8 else 0), 16),
+}
+
+
+def nibbles(codes: np.ndarray) -> np.ndarray:
+    """Registers of a fragment whose elements are codes of four bits, the first lowest."""
+    pairs = codes.view(np.uint8).reshape(32, -1, 2)
+    return (pairs[..., 0] | pairs[..., 1] << 4).view(np.uint32)
+
+
+def test_e2m1_rounds_to_nearest_even_and_saturates(folder: Path):
+    ties = {0.25: 0, 0.75: 2, 1.25: 2, 1.75: 4, 2.5: 4, 3.5: 6, 5.0: 6}  # the even code of two that are as near
+    near = {0.26: 1, 0.74: 1, 0.76: 2, 2.49: 4, 2.51: 5, 4.99: 6, 5.01: 7, 7.0: 7, 448.0: 7, np.inf: 7, np.nan: 7}
+    want = dict(zip(E2M1[:8], range(8), strict=True)) | ties | near
+    x = np.array(list(want), np.float32)
+    code = """
+    unsigned r; asm("{ .reg .b8 a, b; cvt.rn.satfinite.e2m1x2.f32 a, %1, %2; cvt.rn.satfinite.e2m1x2.f32 b, %2, %1; "
+                    "mov.b32 %0, {a, b, b, a}; }" : "=r"(r) : "f"(x[i]), "f"(-x[i]));
+    d[i] = r;
+    """
+    got = elementwise(folder, code, {"x": x, "d": np.zeros(len(x), np.uint32)})["d"]
+    for value, low, word in zip(x, want.values(), got, strict=True):
+        minus = low if np.isnan(value) else low | 8
+        first, second = low << 4 | minus, minus << 4 | low  # the first operand is the upper nibble
+        assert word == first | second << 8 | second << 16 | first << 24, value
+
+
+@pytest.mark.parametrize("selectors", [(0, 0, 0, 0), (2, 1, 0, 3), (0, 1, 2, 2)])
+@pytest.mark.parametrize("kind", ["mxf8f6f4", "mxf4"])
+def test_block_scales_are_read_where_the_selectors_point(folder: Path, kind: str, selectors: tuple[int, int, int, int]):
+    byte_a, thread_a, byte_b, thread_b = selectors
+    if kind == "mxf4":
+        depth, parts, name = 64, 2, "mxf4.block_scale.scale_vec::2X.m16n8k64.row.col.f32.e2m1.e2m1.f32.ue8m0"
+        a, b = (RNG.integers(0, 16, shape).astype(np.uint8) for shape in ((16, 64), (64, 8)))
+        a_values, b_values = E2M1[a], E2M1[b]
+        x, y = nibbles(fragment(a, *FOUR["a"])), nibbles(fragment(b.T, *FOUR["b"]))
+    else:
+        depth, parts, name = 32, 1, "mxf8f6f4.block_scale.scale_vec::1X.m16n8k32.row.col.f32.e4m3.e4m3.f32.ue8m0"
+        (a, a_values), (b, b_values) = operand("e4m3", (16, 32)), operand("e4m3", (32, 8))
+        x, y = fragment(a, *EIGHT["a"]), fragment(b.T, *EIGHT["b"])
+    scales = RNG.integers(120, 135, (2, 32, 4)).astype(np.uint8)  # every byte of every lane differs: only the selected ones may count
+    c = RNG.integers(-9, 9, (32, 4)).astype(np.float32)
+    code = f"""extern "C" __global__ void k(unsigned* a, unsigned* b, unsigned* s, float* d) {{
+      const int l = threadIdx.x; float c[4]; unsigned *x = a + 4 * l, *y = b + 2 * l;
+      for (int i = 0; i < 4; ++i) c[i] = d[4 * l + i];
+      asm volatile("mma.sync.aligned.kind::{name} {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}}, "
+        "{{%10}}, {{{byte_a}, {thread_a}}}, {{%11}}, {{{byte_b}, {thread_b}}};" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1]), "r"(s[l]), "r"(s[32 + l]));
+      for (int i = 0; i < 4; ++i) d[4 * l + i] = c[i]; }}"""
+    got = run(folder, code, {"a": x.ravel(), "b": y.ravel(), "s": scales.view(np.uint32).ravel(), "d": c.ravel()})["d"].reshape(32, 4)
+
+    def scale(which: int, lane: int, byte: int, k: int) -> float:
+        return 2.0 ** (int(scales[which, lane, byte + k * parts // depth]) - 127)
+
+    for lane in range(32):
+        for i in range(4):
+            row, column = lane // 4 + (8 if i >= 2 else 0), lane % 4 * 2 + (i & 1)
+            # PTX ISA, "Block Scaling": of each quad a pair of lanes holds the scales of rows r and r + 8, one lane that of a column
+            of_a, of_b = row % 8 * 4 + thread_a * 2 + row // 8, column * 4 + thread_b
+            products = [
+                a_values[row, k] * scale(0, of_a, byte_a, k) * b_values[k, column] * scale(1, of_b, byte_b, k) for k in range(depth)
+            ]
+            want = sum(products) + c[lane, i]
+            assert abs(got[lane, i] - want) <= 1e-5 * (1 + sum(map(abs, products))), (lane, i)
+
+
+def test_selectors_out_of_range_are_refused(folder: Path):
+    code = """{ float c[4] = {}; unsigned z = 0; asm volatile("mma.sync.aligned.kind::mxf4.block_scale.scale_vec::2X.m16n8k64."
+      "row.col.f32.e2m1.e2m1.f32.ue8m0 {%0, %1, %2, %3}, {%4, %4, %4, %4}, {%4, %4}, {%0, %1, %2, %3}, {%4}, {1, 0}, {%4}, {0, 0};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(z)); }"""  # two scales start at byte 0 or 2
+    with pytest.raises(judge.FaultError, match="byte-id 1 or 0"):
+        run(folder, ONE + code, {"o": np.zeros(1, np.float32)})
+
+
 # ---- Hopper --------------------------------------------------------------------------------------
 HOPPER = """
 struct __align__(64) TensorMap { unsigned long long opaque[16]; };

@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from generator import costmodel
+from generator.evidence.judge import relative_error
+from generator.gpus import BY_NAME
 from generator.kernels.fp8_gemm.harness import cases
 from generator.ops.base import ceil_div
 from generator.ops.fp8_gemm import OP, decode, reference
@@ -89,6 +92,31 @@ def test_flops_issued_are_those_of_whole_tiles(variant):
     depth = splits * ceil_div(9, splits) * 128  # whole scale blocks in every split
     padded = ceil_div(40, block_m) * block_m * ceil_div(520, p["block_n"]) * p["block_n"] * depth
     assert np.array_equal(np.asarray(variant.demand(shape, p).flops), 2 * padded)
+
+
+def test_block_scaled_mma_is_the_fast_form_of_geforce_only():
+    geforce, hopper = BY_NAME["rtx_5090"], BY_NAME["h100"]
+    assert costmodel.rate(geforce, "mma_mxfp8") == 2 * costmodel.rate(geforce, "mma_fp8")
+    assert costmodel.rate(geforce, "mma_mxfp4") == 4 * costmodel.rate(geforce, "mma_fp8")
+    assert costmodel.rate(hopper, "mma_fp8") == pytest.approx(costmodel.rate(hopper, "mma_fp16"), rel=1e-3)  # conversions and fp16
+
+
+def mxfp4(values):
+    """Values rounded to e2m1 with a power of two per 32 neighbours, the greatest between 4 and 8 before it saturates."""
+    blocks = values.reshape(len(values), -1, 32)
+    scale = 2.0 ** (np.floor(np.log2(np.maximum(np.abs(blocks).max(axis=2, keepdims=True), 2.0**-9))) - 2)
+    grid = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    nearest = grid[np.abs(np.abs(blocks / scale)[..., None] - grid).argmin(axis=3)]
+    return (np.sign(blocks) * nearest * scale).reshape(values.shape)
+
+
+def test_rounding_to_fp4_is_no_way_to_compute_the_op():
+    for case in cases(np.random.default_rng(0)):
+        a, sa, b, sb = (case.buffers[name] for name in ("A", "sa", "B", "sb"))
+        x, y = mxfp4(decode(a)) * np.repeat(sa, 128, axis=1), mxfp4(decode(b))
+        y *= np.repeat(np.repeat(sb, 128, axis=0)[: len(b)], 128, axis=1)
+        assert relative_error(x @ y.T, case.expected["C"]) > 50 * OP.tolerance
+    assert [v.name for v in OP.variants if v.flaw] == ["fp4_shortcut"]
 
 
 def test_cases_hold_no_nan_and_reach_the_ends_of_e4m3():

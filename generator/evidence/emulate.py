@@ -194,7 +194,7 @@ def _explain(log: str) -> str:
     """What the emulator lacks, if that is why g++ failed; its first error otherwise."""
     for name in re.findall(r"'(\w+)'(?: was not declared| has not been declared|: No such)", log):
         if name.startswith("ptx_"):
-            return f"PTX instruction {name[4:].replace('_', '.')} is not emulated: add {name} to emulator/ptx.h or hopper.h"
+            return f"PTX instruction {name[4:].replace('_', '.')} is not emulated: add {name} to emulator/ptx.h, hopper.h or blackwell.h"
         if name.startswith("__"):
             return f"intrinsic {name} is not emulated: add it to emulator/arithmetic.h, warp.h or floats.h"
     return next((line for line in log.splitlines() if "error:" in line), log[:2000])

@@ -49,6 +49,7 @@ _REGISTER_TYPES: Final = {
     "u64": "uint64_t",
     "b16": "uint16_t",
     "u16": "uint16_t",
+    "b8": "uint8_t",
     "s32": "int",
 }
 

@@ -27,7 +27,7 @@ Columns = Mapping[str, Column]
 Quantity = float | npt.NDArray[np.int64] | npt.NDArray[np.float64]
 """A scalar, or one value per candidate."""
 
-Unit = Literal["fp32", "dp4a", "mma_fp16", "mma_int8", "wgmma_fp16", "wgmma_int8", "wgmma_fp8"]
+Unit = Literal["fp32", "dp4a", "mma_fp16", "mma_int8", "mma_fp8", "mma_mxfp8", "mma_mxfp4", "wgmma_fp16", "wgmma_int8", "wgmma_fp8"]
 """The pipe that does the arithmetic: CUDA cores, the integer dot product, or tensor cores through one instruction."""
 
 Math = Literal["fp32", "fp16", "int8", "fp8"]

@@ -1,13 +1,14 @@
 """fp8_gemm: a product of e4m3 matrices with fine-grained block scales, as in DeepSeek-V3.
 
 Tensor cores decide. The ladder is about not paying for the decoding: to fp32 on CUDA cores, to fp16 for tensor cores that lack fp8, or
-not at all, where what remains is the promotion of the sums to fp32 every 128 of K.
+not at all, where what remains is the promotion of the sums to fp32 every 128 of K. Boards with fp4 have a yet faster form of mma, which
+tempts to round what the op does not round.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from generator.ops.base import Bug, Columns, Demand, Illegal, Op, Params, Shape, Variant, Work, ceil_div, grid, shapes
+from generator.ops.base import Bug, Columns, Demand, Flaw, Illegal, Op, Params, Shape, Variant, Work, ceil_div, grid, shapes
 from generator.ops.gemm_tiles import traffic
 
 AXES = ("M", "N", "K")
@@ -114,7 +115,7 @@ def demand_dequant_mma(s: Shape, p: Columns) -> Demand:
 
 
 def demand_mma_e4m3(s: Shape, p: Columns) -> Demand:
-    """Bytes go from shared memory to the tensor cores as they are; sums in fp32 run at half the fp8 rate. Promotion: two operations."""
+    """Bytes go from shared memory to the tensor cores as they are. Promotion: two operations an element, the sums are cleared too."""
     m, n, k = s["M"], s["N"], s["K"]
     bm, bn, bk, stages, warps = p["block_m"], p["block_n"], p["block_k"], p["stages"], p["warps"]
     move = traffic(s, 1, bm, bn, warps, np.ones_like(bm))
@@ -130,12 +131,64 @@ def demand_mma_e4m3(s: Shape, p: Columns) -> Demand:
         footprint_bytes=move.window_rows * bk * stages,
         inflight_per_block=(stages - 1) * (np.minimum(bm, m) + bn) * bk,
         flops=2 * blocks * bm * bn * steps * bk,
-        unit="wgmma_fp8",
-        efficiency=0.48,
+        unit="mma_fp8",
+        efficiency=0.95,
         alu_ops=blocks * steps * (values // 2 + 32 * warps * 12) + blocks * bm * bn * steps * bk // 64,
         lsu_ops=blocks * steps * (values // 128 + bk // 32 * warps * (wm + wn) // 4) + m * n // 32,
         leak=np.where(stages >= 3, 0.15, 0.35),
         chain_ns=1500 + steps * ROUND_TRIP_NS / (stages - 1),
+    )
+
+
+def demand_mxfp8(s: Shape, p: Columns) -> Demand:
+    """As `mma_e4m3` at the rate of the block-scaled form; one operation an element for promotion, B read from shared memory once."""
+    m, n, k = s["M"], s["N"], s["K"]
+    bm, bn, stages, warps = p["block_m"], p["block_n"], p["stages"], p["warps"]
+    move = traffic(s, 1, bm, bn, warps, np.ones_like(bm))
+    steps, blocks, wm, wn = k // 128, move.tiles, bm // 2, bn * 2 // warps
+    values = (bm + bn) * 128
+    return Demand(
+        blocks=blocks,
+        threads=32 * warps,
+        registers=np.where(wm > 16, 36 + 11 * (wm + wn) // 8, 64),
+        smem_per_block=stages * values,
+        dram_bytes=move.dram_bytes + _once(s),
+        reread_bytes=move.reread_bytes,
+        footprint_bytes=move.window_rows * 128 * stages,
+        inflight_per_block=(stages - 1) * (np.minimum(bm, m) + bn) * 128,
+        flops=2 * blocks * bm * bn * steps * 128,
+        unit="mma_mxfp8",
+        efficiency=0.95,
+        alu_ops=blocks * steps * (values + 32 * warps * 12) + blocks * bm * bn * steps,
+        lsu_ops=blocks * steps * (values // 128 + warps * (wm + wn)) + m * n // 32,
+        leak=np.where(stages >= 3, 0.15, 0.35),
+        chain_ns=1500 + steps * ROUND_TRIP_NS / (stages - 1),
+    )
+
+
+def demand_fp4_shortcut(s: Shape, p: Columns) -> Demand:
+    """A block rounds each value once, in 4 operations, between two barriers; mma then reads half the bytes at twice the rate."""
+    m, n, k = s["M"], s["N"], s["K"]
+    bm, bn, stages, warps = p["block_m"], p["block_n"], p["stages"], p["warps"]
+    move = traffic(s, 1, bm, bn, warps, np.ones_like(bm))
+    steps, blocks, wm, wn = k // 128, move.tiles, bm // 2, bn * 2 // warps
+    values = (bm + bn) * 128
+    return Demand(
+        blocks=blocks,
+        threads=32 * warps,
+        registers=np.where(wm > 16, 36 + 11 * (wm + wn) // 8, 64),
+        smem_per_block=(bm + bn) * (128 * stages + 68),
+        dram_bytes=move.dram_bytes + _once(s),
+        reread_bytes=move.reread_bytes,
+        footprint_bytes=move.window_rows * 128 * stages,
+        inflight_per_block=(stages - 1) * (np.minimum(bm, m) + bn) * 128,
+        flops=2 * blocks * bm * bn * steps * 128,
+        unit="mma_mxfp4",
+        efficiency=0.95,
+        alu_ops=blocks * steps * (5 * values + 32 * warps * 12) + blocks * bm * bn * steps,
+        lsu_ops=blocks * steps * (values * 5 // 256 + warps * ((wm + wn) // 2 + wm // 16 + wn // 8)) + m * n // 32,
+        leak=np.where(stages >= 3, 0.2, 0.35),
+        chain_ns=1500 + steps * (100 + ROUND_TRIP_NS / (stages - 1)),
     )
 
 
@@ -335,6 +388,89 @@ MMA_E4M3 = Variant(
     ),
 )
 
+_TILES = tuple(
+    {"block_m": bm, "block_n": bn, "stages": stages, "warps": warps}
+    for bm, bn, stages, warps in (
+        *((32, 64, 3, 4), (32, 64, 4, 4)),
+        *((64, 64, 2, 4), (64, 64, 3, 4), (64, 64, 4, 4)),
+        *((64, 128, 2, 4), (64, 128, 3, 4)),
+        *((64, 128, 2, 8), (64, 128, 3, 8), (64, 128, 4, 8)),
+        *((128, 128, 2, 8), (128, 128, 3, 8)),
+    )
+)
+"""Points of the kernels whose tiles are one scale block deep."""
+
+MXFP8 = Variant(
+    name="mxfp8",
+    idea="block-scaled mma at full rate, promotion every 128",
+    parent="mma_e4m3",
+    needs=frozenset({"fp4"}),
+    points=_TILES,
+    start={"block_m": 64, "block_n": 64, "stages": 3, "warps": 4},
+    demand=demand_mxfp8,
+    illegal=(
+        Illegal(params={"block_m": 48, "block_n": 64, "stages": 3, "warps": 4}, rule="a warp tile must be a multiple of 16 x 16"),
+        Illegal(params={"block_m": 128, "block_n": 128, "stages": 2, "warps": 4}, rule="more than 64 sums, or 64 columns of B, spill"),
+        Illegal(
+            params={"block_m": 32, "block_n": 96, "stages": 3, "warps": 4},
+            rule="BLOCK_N must divide 128: a block has one scale of B at a time",
+        ),
+        Illegal(
+            params={"block_m": 64, "block_n": 64, "stages": 1, "warps": 4}, rule="STAGES must be at least 2: one in flight, one in use"
+        ),
+    ),
+    bugs=(
+        Bug(
+            name="scale_bias",
+            old="UE8M0_ONE = 127;",
+            new="UE8M0_ONE = 128;",
+            slip="ue8m0 has bias 127; 128 stands for 2, and it is applied to A and to B",
+            symptom="all outputs are four times the reference",
+        ),
+        Bug(
+            name="chunk_of_k",
+            old="swizzle(warp_m + i * 16 + lane % 16, kk * 2 + lane / 16)",
+            new="swizzle(warp_m + i * 16 + lane % 16, kk + lane / 16 * 4)",
+            slip="lanes 16 to 31 address k + 64; the upper half of a fragment of 32 bytes begins at k + 16",
+            symptom="outputs mix products of different k",
+        ),
+        Bug(
+            name="missing_barrier",
+            old="cp_async_wait<STAGES - 2>();\n    __syncthreads();",
+            new="cp_async_wait<STAGES - 2>();",
+            slip="cp.async.wait_group covers a thread's own copies; there is no barrier before other warps read the tile",
+            symptom="race between copies into a tile and ldmatrix from it",
+        ),
+    ),
+)
+
+FP4_SHORTCUT = Variant(
+    name="fp4_shortcut",
+    idea="operands rounded to MXFP4, fp4 mma",
+    parent="mxfp8",
+    needs=frozenset({"fp4"}),
+    points=(
+        {"block_m": 32, "block_n": 64, "stages": 2, "warps": 4},
+        *(p for p in _TILES if p["stages"] < 4 and (p["block_m"] < 128 or p["stages"] == 2)),
+    ),
+    start={"block_m": 64, "block_n": 64, "stages": 2, "warps": 4},
+    demand=demand_fp4_shortcut,
+    illegal=(
+        Illegal(params={"block_m": 48, "block_n": 64, "stages": 2, "warps": 4}, rule="a warp tile must be a multiple of 16 x 16"),
+        Illegal(
+            params={"block_m": 128, "block_n": 128, "stages": 2, "warps": 4},
+            rule="more than 64 accumulators, which are kept twice, spill",
+        ),
+        Illegal(
+            params={"block_m": 64, "block_n": 64, "stages": 1, "warps": 4}, rule="STAGES must be at least 2: one in flight, one in use"
+        ),
+    ),
+    flaw=Flaw(
+        slip="A and B are rounded to e2m1; the op multiplies e4m3 as they are, no value may lose mantissa bits",
+        symptom="outputs off by several percent everywhere, more where products cancel",
+    ),
+)
+
 WGMMA_E4M3 = Variant(
     name="wgmma_e4m3",
     idea="TMA and wgmma e4m3, promotion every 128",
@@ -390,5 +526,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=1e-2,
-    variants=(DEQUANT_TILES, DEQUANT_MMA, MMA_E4M3, WGMMA_E4M3),
+    variants=(DEQUANT_TILES, DEQUANT_MMA, MMA_E4M3, MXFP8, FP4_SHORTCUT, WGMMA_E4M3),
 )

@@ -11,3 +11,4 @@
 #include "floats.h"
 #include "ptx.h"
 #include "hopper.h"
+#include "blackwell.h"

@@ -28,6 +28,9 @@ template <class H> static inline void ptx_mov_b32(unsigned& d, H lo, H hi) { // 
 template <class H> static inline void ptx_mov_b32(H& lo, H& hi, unsigned s) { // {lo, hi} = s
   lo = emu::bits<H>(uint16_t(s)), hi = emu::bits<H>(uint16_t(s >> 16));
 }
+template <class D> static inline void ptx_mov_b32(D& d, uint8_t b0, uint8_t b1, uint8_t b2, uint8_t b3) { // d = {b0, b1, b2, b3}
+  d = D(b0 | unsigned(b1) << 8 | unsigned(b2) << 16 | unsigned(b3) << 24);
+}
 template <class D, class R> static inline void ptx_mov_b64(D& d, R lo, R hi) {
   d = emu::bits<D>(uint64_t(emu::bits<uint32_t>(lo)) | uint64_t(emu::bits<uint32_t>(hi)) << 32);
 }
@@ -187,17 +190,20 @@ struct InU8 { static constexpr int bits = 8; using Sum = int; static int get(uns
 // mma.sync m16n8kK: register i of A holds 32 / bits neighbours along k, and so does register i of B; lane l owns rows l / 4 and
 // l / 4 + 8 of A, column l / 4 of B, and of the result columns 2 (l % 4) and the next.
 // PTX ISA, "Matrix Fragments for mma.m16n8k16" and kin: https://docs.nvidia.com/cuda/parallel-thread-execution/
+template <class In, int K, class Part> static inline void fragments(Part** s, typename In::Sum (&A)[16][K], typename In::Sum (&B)[8][K]) {
+  constexpr int P = 32 / In::bits, NA = K * In::bits / 64, NB = NA / 2;
+  for (int l = 0; l < 32; ++l)
+    for (int e = 0; e < P; ++e) {
+      for (int r = 0; r < NA; ++r) A[l / 4 + r % 2 * 8][l % 4 * P + e + r / 2 * 4 * P] = In::get(s[l]->a[r] >> (e * (In::bits % 32)));
+      for (int r = 0; r < NB; ++r) B[l / 4][l % 4 * P + e + r * 4 * P] = In::get(s[l]->b[r] >> (e * (In::bits % 32)));
+    }
+}
 template <class In, int K, class Acc, int NA = K * In::bits / 64, int NB = NA / 2>
 static inline void mma(Acc (&d)[4], const unsigned (&a)[NA], const unsigned (&b)[NB]) {
-  constexpr int P = 32 / In::bits;
   struct Part { Acc* d; const unsigned *a, *b; } part{d, a, b};
   warp_meet(0xffffffffu, part, "mma.sync", [](Part** s) {
     typename In::Sum A[16][K], B[8][K];
-    for (int l = 0; l < 32; ++l)
-      for (int e = 0; e < P; ++e) {
-        for (int r = 0; r < NA; ++r) A[l / 4 + r % 2 * 8][l % 4 * P + e + r / 2 * 4 * P] = In::get(s[l]->a[r] >> (e * (In::bits % 32)));
-        for (int r = 0; r < NB; ++r) B[l / 4][l % 4 * P + e + r * 4 * P] = In::get(s[l]->b[r] >> (e * (In::bits % 32)));
-      }
+    fragments<In, K>(s, A, B);
     for (int l = 0; l < 32; ++l)
       for (int r = 0; r < 4; ++r) {
         const auto *x = A[l / 4 + r / 2 * 8], *y = B[l % 4 * 2 + r % 2];

@@ -10,6 +10,8 @@ from generator.ops.fp8_gemm import reference
 SCALE_BLOCK = 128
 WGMMA_K = 128
 """Bytes of k per TMA stage: one swizzle row."""
+MX_BLOCK = 32
+"""Values that share a scale in MXFP4."""
 TILE_THREADS = 256
 
 
@@ -60,10 +62,12 @@ def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
     tiles = (-(-n // block_n), -(-m // params["block_m"]))
     if variant == "dequant_tiles":
         return Plan(launches=(Launch(kernel="fp8_gemm", grid=(*tiles, 1), block=TILE_THREADS, args=args),))
-    stage = (params["block_m"] + block_n) * params["block_k"]
-    block = 32 * params["warps"]
-    if variant == "mma_e4m3":
-        return Plan(launches=(Launch(kernel="fp8_gemm", grid=(*tiles, 1), block=block, args=args, smem=params["stages"] * stage),))
+    rows, block = params["block_m"] + block_n, 32 * params["warps"]
+    stage = rows * params.get("block_k", SCALE_BLOCK)
+    if variant != "dequant_mma":
+        rounded = rows * (SCALE_BLOCK // 2 + SCALE_BLOCK // MX_BLOCK) if variant == "fp4_shortcut" else 0
+        smem = params["stages"] * stage + rounded
+        return Plan(launches=(Launch(kernel="fp8_gemm", grid=(*tiles, 1), block=block, args=args, smem=smem),))
     splits = params["splits"]
     product = Launch(
         kernel="fp8_gemm",
