@@ -70,6 +70,16 @@ def test_weights_are_read_again_only_for_further_row_tiles():
     assert np.array_equal(eight - one, (passes - 1) * (weights + blocks * 2 * p["block_m"] * 256))
 
 
+def test_mma_small_m_pads_rows_and_reads_x_once_per_column_tile():
+    variant, p = OP.variant("mma_small_m"), OP.variant("mma_small_m").columns()
+    shape = {"M": 3, "N": 520, "K": 1152, "G": 128}
+    demand = variant.demand(shape, p)
+    tiles = -(-520 // p["block_n"])
+    depth = -(-1152 // p["block_k"]) * p["block_k"]
+    assert np.array_equal(np.asarray(demand.flops), 2 * p["block_m"] * tiles * p["block_n"] * depth)
+    assert np.array_equal(np.asarray(demand.reread_bytes), tiles * 2 * 3 * 1152)  # three rows fit one tile: weights are read once
+
+
 def test_cases_leave_a_split_empty_and_rows_unfilled():
     ragged, adversarial = cases(np.random.default_rng(0))
     steps = ragged.shape["K"] // 128

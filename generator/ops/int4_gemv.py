@@ -1,13 +1,13 @@
 """int4_gemv: a few rows of fp16 activations times a 4-bit weight matrix (W4A16), the linear layer of a decode step.
 
 Bandwidth of the packed weights decides, provided that unpacking keeps up. The ladder is about instructions per weight and loads in
-flight; with several rows, about decoding a weight once for all of them.
+flight; with several rows, about decoding a weight once for all of them and reading the rows once for many columns.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from generator.ops.base import Bug, Columns, Demand, Illegal, Op, Shape, Variant, Work, ceil_div, grid, shapes
+from generator.ops.base import Bug, Columns, Demand, Illegal, Op, Params, Shape, Variant, Work, ceil_div, grid, shapes
 
 AXES = ("M", "N", "K", "G")
 
@@ -103,6 +103,43 @@ def demand_split_k(s: Shape, p: Columns) -> Demand:
         launches=2,
         chain_ns=900 + 600 * ceil_div(steps, p["unroll"]),
     )
+
+
+def demand_mma_small_m(s: Shape, p: Columns) -> Demand:
+    """Per 16 x 128 tile of weights and warp 100 instructions to decode and 8 dependent mma per eight rows; x from shared memory.
+
+    A block walks all of K, so a step's barrier, decoding and mma are paid K / 128 times in a row, however few the columns.
+    """
+    m, n, k = s["M"], s["N"], s["K"]
+    bm, bn, bk, stages, warps = p["block_m"], p["block_n"], p["block_k"], p["stages"], p["warps"]
+    blocks, mt, nt = ceil_div(m, bm) * ceil_div(n, bn), bm // 8, bn // (16 * warps)
+    rounds = ceil_div(k, bk)
+    steps = rounds * (bk // 128)
+    warp_steps = blocks * warps * steps
+    chunks = 4 * bn + 16 * bm
+    weights = n * k // 2 + 2 * n * k // s["G"]
+    return Demand(
+        blocks=blocks,
+        threads=32 * warps,
+        registers=32 + 32 * mt + 16 * nt,
+        smem_per_block=stages * (bk // 128) * (64 * bn + 320 * bm),
+        dram_bytes=weights + 2 * m * k + 2 * m * n,
+        reread_bytes=(ceil_div(m, bm) - 1) * weights + ceil_div(n, bn) * 2 * m * k,
+        footprint_bytes=2 * m * k + blocks * stages * (bk // 2) * bn,
+        inflight_per_block=(stages - 1) * (bk // 2) * bn,
+        flops=2 * bm * 16 * 128 * nt * warp_steps,
+        unit="mma_fp16",
+        efficiency=0.5,
+        alu_ops=32 * warp_steps * (nt * (100 + 4 * mt) + 12) + blocks * steps * chunks * 10,
+        lsu_ops=warp_steps * (nt * (8 + 4) + 16 * mt) + blocks * steps * chunks // 8,
+        leak=np.where(stages >= 3, 0.15, 0.35),
+        chain_ns=1200 + 200 * steps + 60 * rounds,
+    )
+
+
+def _points(*rows: tuple[int, int, int, int, int]) -> tuple[Params, ...]:
+    """Points of `mma_small_m`: block_m, block_n, block_k, stages, warps."""
+    return tuple(dict(zip(("block_m", "block_n", "block_k", "stages", "warps"), row, strict=True)) for row in rows)
 
 
 NAIVE_UNPACK = Variant(
@@ -221,6 +258,69 @@ SPLIT_K = Variant(
     ),
 )
 
+MMA_SMALL_M = Variant(
+    name="mma_small_m",
+    idea="Marlin-style mma, cp.async ring, x in shared memory",
+    parent="split_k",
+    points=_points(
+        (8, 64, 128, 3, 4),
+        (8, 64, 128, 4, 4),
+        (8, 64, 256, 3, 4),
+        (8, 128, 128, 3, 4),
+        (8, 128, 128, 4, 4),
+        (8, 128, 128, 4, 8),
+        (8, 128, 256, 3, 4),
+        (8, 256, 128, 3, 8),
+        (8, 256, 128, 4, 8),
+        (16, 64, 128, 4, 4),
+        (16, 128, 128, 4, 4),
+        (16, 128, 128, 4, 8),
+    ),
+    start={"block_m": 16, "block_n": 128, "block_k": 128, "stages": 4, "warps": 4},
+    demand=demand_mma_small_m,
+    illegal=(
+        Illegal(
+            params={"block_m": 4, "block_n": 128, "block_k": 128, "stages": 4, "warps": 4},
+            rule="BLOCK_M must be 8 or 16: mma takes eight rows",
+        ),
+        Illegal(
+            params={"block_m": 8, "block_n": 96, "block_k": 128, "stages": 4, "warps": 4},
+            rule="a warp takes a multiple of 16 columns",
+        ),
+        Illegal(
+            params={"block_m": 8, "block_n": 128, "block_k": 64, "stages": 4, "warps": 4},
+            rule="BLOCK_K must be a multiple of 128",
+        ),
+        Illegal(
+            params={"block_m": 8, "block_n": 128, "block_k": 128, "stages": 1, "warps": 4},
+            rule="STAGES must be at least 2: one in flight, one in use",
+        ),
+    ),
+    bugs=(
+        Bug(
+            name="x_in_order",
+            old="row * X_PITCH + c % 4 * 4 + c / 4",
+            new="row * X_PITCH + c",
+            slip="chunks of x are stored in order of k, lanes read them transposed as the weights lie",
+            symptom="every output differs, weights meet activations of another k",
+        ),
+        Bug(
+            name="rows_past_m",
+            old="const bool live = m < M && k < K;",
+            new="const bool live = k < K;",
+            slip="rows past M are copied from beyond x, they must be filled with zeros",
+            symptom="reads past the end of x when M is no multiple of BLOCK_M",
+        ),
+        Bug(
+            name="wait_too_late",
+            old="cp_async_wait<STAGES - 2>();",
+            new="cp_async_wait<STAGES - 1>();",
+            slip="wait_group allows one group too many, the stage in use may still be in flight",
+            symptom="garbage from stages that have not landed",
+        ),
+    ),
+)
+
 OP = Op(
     name="int4_gemv",
     impl="cuda",
@@ -234,5 +334,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=1e-2,
-    variants=(NAIVE_UNPACK, LOP3, SPLIT_K),
+    variants=(NAIVE_UNPACK, LOP3, SPLIT_K, MMA_SMALL_M),
 )

@@ -109,7 +109,6 @@ fp8_gemm(const unsigned char* __restrict__ A, const float* __restrict__ sa, cons
       const int m = min(m0 + warp_m + i * 8 + lane / 4, M - 1);
       scale[i / 2][i % 2] = sa[(size_t)m * steps + step] * sb[n0 / BLOCK_K * steps + step];
     }
-
     cp_async_wait<STAGES - 2>();
     __syncthreads();
     fetch(step + STAGES - 1);

@@ -10,6 +10,8 @@ from generator.ops.int4_gemv import reference
 
 GROUP = 128
 REDUCE_THREADS = 256
+WEIGHT_BYTES, X_BYTES = 64, 320
+"""Of 128 weights of a column, and of 128 activations of a row and their padding, in the stages of `mma_small_m`."""
 
 
 def cases(rng: np.random.Generator) -> tuple[Case, ...]:
@@ -63,6 +65,9 @@ def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
             ),
             scratch={"partial": np.full((splits, m, n), np.nan, np.float32)},
         )
-    columns = params["warps"] * params.get("rows", 1)
+    columns, smem = params["warps"] * params.get("rows", 1), 0
+    if variant == "mma_small_m":
+        columns = params["block_n"]
+        smem = params["stages"] * params["block_k"] // GROUP * (WEIGHT_BYTES * columns + X_BYTES * params["block_m"])
     grid = (-(-m // params["block_m"]), -(-n // columns), 1)
-    return Plan(launches=(Launch(kernel="int4_gemv", grid=grid, block=block, args=args),))
+    return Plan(launches=(Launch(kernel="int4_gemv", grid=grid, block=block, args=args, smem=smem),))
