@@ -21,7 +21,7 @@ constexpr int STAGES = 2;   // raw tiles in flight or in use
 constexpr int WARPS = 4;    // warps per block, 2 along M
 // -----------------------------------------------------------------------------
 
-constexpr int BLOCK_K = 128, MX = 32; // values of a tile row, one scale of the op; of an MX block
+constexpr int BLOCK_K = 128, MX = 32; // depth of a tile, one scale block; values that share a ue8m0 scale
 constexpr int THREADS = 32 * WARPS, ROWS = BLOCK_M + BLOCK_N; // rows of a tile, A's first
 constexpr int WM = BLOCK_M / 2, WN = BLOCK_N / (WARPS / 2);   // warp tile
 constexpr int MT = WM / 16, NT = WN / 8;                      // mma tiles per warp

@@ -29,7 +29,7 @@ constexpr int THREADS = 32 * WARPS;
 constexpr int MT = BLOCK_M / 8, NT = BLOCK_N / (16 * WARPS); // mma tiles per warp
 constexpr int W_CHUNKS = 4, X_CHUNKS = 16;                   // 16-byte chunks of a step: of a column, of a row of x
 constexpr int X_PITCH = X_CHUNKS + 4;                        // two rows of x lie in different halves of the banks
-constexpr int STAGE = STEPS * (BLOCK_N * W_CHUNKS + BLOCK_M * X_PITCH); // chunks
+constexpr int W_STAGE = STEPS * BLOCK_N * W_CHUNKS, STAGE = W_STAGE + STEPS * BLOCK_M * X_PITCH; // chunks, weights first
 
 static_assert(BLOCK_M == 8 || BLOCK_M == 16, "BLOCK_M must be 8 or 16: mma takes eight rows");
 static_assert(NT >= 1 && BLOCK_N % (16 * WARPS) == 0, "a warp takes a multiple of 16 columns");
@@ -81,14 +81,15 @@ int4_gemv(const unsigned* __restrict__ w, const __half* __restrict__ scale, cons
   auto fetch = [&](int block) { // one group per block of k, empty past the last; columns past N repeat the last one
     uint4* to = smem + block % STAGES * STAGE;
     if (block < blocks) {
-      for (int i = threadIdx.x; i < STEPS * BLOCK_N * W_CHUNKS; i += THREADS) {
+      for (int i = threadIdx.x; i < W_STAGE; i += THREADS) {
         const int n = min(n0 + i / W_CHUNKS % BLOCK_N, N - 1), k = block * BLOCK_K + i / (BLOCK_N * W_CHUNKS) * STEP_K;
         cp_async16(to + i, w + (k < K ? ((size_t)n * K + k) / 8 + i % W_CHUNKS * 4 : 0), k < K);
       }
       for (int i = threadIdx.x; i < STEPS * BLOCK_M * X_CHUNKS; i += THREADS) {
         const int c = i % X_CHUNKS, row = i / X_CHUNKS, m = m0 + row % BLOCK_M, k = block * BLOCK_K + row / BLOCK_M * STEP_K;
         const bool live = m < M && k < K;
-        cp_async16(to + STEPS * BLOCK_N * W_CHUNKS + row * X_PITCH + c % 4 * 4 + c / 4, x + (live ? (size_t)m * K + k + c * 8 : 0), live);
+        const size_t at = live ? (size_t)m * K + k + c * 8 : 0;
+        cp_async16(to + W_STAGE + row * X_PITCH + c % 4 * 4 + c / 4, x + at, live);
       }
     }
     cp_async_commit();
@@ -106,8 +107,7 @@ int4_gemv(const unsigned* __restrict__ w, const __half* __restrict__ scale, cons
     __syncthreads();
     fetch(block + STAGES - 1);
 
-    const uint4* weights = smem + block % STAGES * STAGE;
-    const uint4* rows = weights + STEPS * BLOCK_N * W_CHUNKS;
+    const uint4 *weights = smem + block % STAGES * STAGE, *rows = weights + W_STAGE;
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
       uint4 xv[4][MT];
