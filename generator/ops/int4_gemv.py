@@ -121,7 +121,7 @@ def demand_mma_small_m(s: Shape, p: Columns) -> Demand:
     return Demand(
         blocks=blocks,
         threads=32 * warps,
-        registers=32 + 32 * mt + 16 * nt,
+        registers=64 + 16 * mt * nt,
         smem_per_block=stages * (bk // 128) * (64 * bn + 320 * bm),
         dram_bytes=weights + 2 * m * k + 2 * m * n,
         reread_bytes=(ceil_div(m, bm) - 1) * weights + ceil_div(n, bn) * 2 * m * k,
