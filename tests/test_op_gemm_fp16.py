@@ -61,6 +61,23 @@ def test_traffic_by_hand():
     assert t.window_rows == 256 + 256
 
 
+def stream(m: int, n: int, k: int, blocks: int):
+    point = {"block_m": 128, "block_n": 128, "block_k": 32, "stages": 3, "persistent": blocks}
+    return OP.variant("stream_k").demand({"M": m, "N": n, "K": k}, {name: np.array([value]) for name, value in point.items()})
+
+
+def test_stream_k_writes_parts_only_where_a_share_ends_inside_a_tile():
+    tile = 128 * 128 * 4
+    whole = stream(128, 128 * 12, 320, 6)  # two tiles a block
+    assert whole.dram_bytes == OP.work({"M": 128, "N": 128 * 12, "K": 320}).bytes
+    # five tiles of ten slices on four blocks: shares end in slices 12 1/2, rounded to 13, 26 and 39: three tiles in two parts each
+    few = stream(128, 128 * 5, 320, 4)
+    assert few.dram_bytes - OP.work({"M": 128, "N": 128 * 5, "K": 320}).bytes == 3 * 2 * tile
+    # two tiles on eight blocks: shares of three slices, the ends at 3, 6, 9 and 12, 15, 18: each tile in four parts
+    many = stream(128, 128 * 2, 320, 8)
+    assert many.dram_bytes - OP.work({"M": 128, "N": 128 * 2, "K": 320}).bytes == 2 * 4 * tile
+
+
 def test_a_single_tile_reads_each_operand_once():
     one = np.array([1])
     t = traffic({"M": 100, "N": 100, "K": 64}, 2, 128 * one, 128 * one, 8 * one, 8 * one)

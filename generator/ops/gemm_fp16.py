@@ -1,7 +1,7 @@
 """gemm_fp16: the fp16 matrix product behind every linear layer, with fp32 sums.
 
 Large M is bound by the tensor cores, M = 64 by reading the weights B. The ladder leads from shared-memory tiles on CUDA cores to
-mma.sync fed by cp.async, split-K for few rows, and, on Hopper, wgmma fed by TMA.
+mma.sync fed by cp.async, split-K for few rows, stream-K for tiles that do not fill a last wave, and, on Hopper, wgmma fed by TMA.
 """
 
 import numpy as np
@@ -120,6 +120,44 @@ def demand_split(s: Shape, p: Columns) -> Demand:
 def mma_registers(wm: Column, wn: Column, bk: Column) -> Column:
     """Sums and what ptxas adds to move them, fragments of A and B, addresses: within 15 % of most reports of ptxas."""
     return 30 + wm * wn * 9 // 256 + (wm + wn) // 4 + bk // 64 * 16
+
+
+def demand_stream(s: Shape, p: Columns) -> Demand:
+    """Every block gets as many slices as the others, and restarts the pipeline for each tile it has a piece of.
+
+    A share that ends inside a tile makes two parts of it, a further end in the same tile one more. Blocks in their shares are at different
+    depths of K: what those tiles have in common comes from DRAM again, unless they are one row of tiles, whose A stays in L2.
+    """
+    m, n, k = s["M"], s["N"], s["K"]
+    bm, bn, bk, stages, blocks = p["block_m"], p["block_n"], p["block_k"], p["stages"], p["persistent"]
+    warps, steps, row = bm * bn // 4096, ceil_div(k, bk), bk * 2
+    move = traffic(s, 2, bm, bn, warps, ceil_div(m, bm))
+    rounds = np.maximum(move.tiles // blocks - 1, 0)
+    shared = move.tiles - rounds * blocks
+    share = ceil_div(shared * steps, blocks)
+    ends = ceil_div(shared * steps, share) - 1
+    inside = ends - ends // (steps // np.gcd(share, steps))
+    parts = (inside + np.minimum(inside, shared)) * bm * bn
+    again = np.where(m > bm, move.reread_bytes * shared // move.tiles, 0)
+    mmas = 2 * bk
+    return Demand(
+        blocks=blocks,
+        threads=32 * warps,
+        registers=252,
+        smem_per_block=stages * (bm + bn) * row + 128,
+        dram_bytes=move.dram_bytes + again + 2 * m * n + 4 * parts,
+        reread_bytes=move.reread_bytes - again + 4 * parts,
+        footprint_bytes=move.window_rows * row * stages,
+        inflight_per_block=(stages - 1) * (np.minimum(bm, m) + bn) * row,
+        flops=move.tiles * bm * bn * steps * bk * 2,
+        unit="mma_fp16",
+        efficiency=mmas / (mmas + 4),
+        alu_ops=move.tiles * steps * (bm + bn) * row // 16 * 4 + parts,
+        lsu_ops=move.tiles * (steps * (bm + bn + warps * 128) * row // 128 + bm * bn // 64) + 2 * parts // 32,
+        leak=np.where(stages > 2, 0.15, 0.35),
+        chain_ns=1500 * (rounds + 2) + (rounds * steps + share) * ROUND_TRIP_NS / (stages - 1),
+        tail_ns=2500,
+    )
 
 
 def demand_wgmma(s: Shape, p: Columns) -> Demand:
@@ -299,6 +337,78 @@ SPLIT_K = Variant(
     ),
 )
 
+STREAM_K = Variant(
+    name="stream_k",
+    idea="fixed grid, slices shared out across tile borders",
+    parent="mma_cp_async",
+    points=points(
+        ("block_m", "block_n", "block_k", "stages", "persistent"),
+        (64, 256, 32, 4, 108),
+        (64, 256, 64, 4, 108),
+        (128, 128, 32, 3, 216),
+        (128, 256, 32, 4, 72),
+        (128, 256, 32, 4, 84),
+        (128, 256, 32, 4, 108),
+        (128, 256, 64, 3, 108),
+        (128, 256, 64, 3, 132),
+        (128, 256, 32, 4, 170),
+        (256, 128, 32, 4, 72),
+        (256, 128, 32, 4, 84),
+        (256, 128, 64, 3, 108),
+        (256, 128, 32, 4, 170),
+    ),
+    start={"block_m": 128, "block_n": 128, "block_k": 32, "stages": 3, "persistent": 216},
+    demand=demand_stream,
+    illegal=(
+        Illegal(
+            params={"block_m": 96, "block_n": 128, "block_k": 32, "stages": 3, "persistent": 216},
+            rule="a tile must be whole warp tiles of 64 x 64",
+        ),
+        Illegal(
+            params={"block_m": 128, "block_n": 128, "block_k": 48, "stages": 3, "persistent": 216},
+            rule="BLOCK_K must be 32 or 64: a swizzled row is 64 or 128 bytes",
+        ),
+        Illegal(
+            params={"block_m": 128, "block_n": 256, "block_k": 32, "stages": 1, "persistent": 108},
+            rule="a pipeline needs two stages",
+        ),
+        Illegal(
+            params={"block_m": 128, "block_n": 256, "block_k": 32, "stages": 4, "persistent": 1},
+            rule="one block has nobody to share with",
+        ),
+    ),
+    bugs=(
+        Bug(
+            name="restart_at_zero",
+            old="first = sharing ? at % steps : 0;",
+            new="first = 0;",
+            slip="a block that enters a tile midway starts at slice 0, not where its predecessor stopped",
+            symptom="split tiles sum the first slices twice and miss later ones",
+        ),
+        Bug(
+            name="ticket_of_all",
+            old="atomicInc(&ticket[tile], to - from) == to - from;",
+            new="atomicInc(&ticket[tile], to - from) == blocks - 1;",
+            slip="the last part is recognised by the number of blocks instead of the number of parts of this tile",
+            symptom="split tiles are never written, whole ones are right",
+        ),
+        Bug(
+            name="last_part_dropped",
+            old="for (int of = from; of <= to; ++of)",
+            new="for (int of = from; of < to; ++of)",
+            slip="the parts are added up to the last one, exclusive",
+            symptom="split tiles lack the slices of the last block that worked on them",
+        ),
+        Bug(
+            name="next_tile_early",
+            old="    __syncthreads(); // all are done with the stages of the tile before\n",
+            new="",
+            slip="no barrier between tiles: the first slices of the next one land in stages that slow warps still read",
+            symptom="race on the shared slices after a whole tile",
+        ),
+    ),
+)
+
 WGMMA_TMA = Variant(
     name="wgmma_tma",
     idea="TMA producer warp, wgmma consumer warpgroups",
@@ -354,5 +464,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=2e-3,
-    variants=(SMEM_TILES, MMA_CP_ASYNC, SPLIT_K, WGMMA_TMA),
+    variants=(SMEM_TILES, MMA_CP_ASYNC, SPLIT_K, STREAM_K, WGMMA_TMA),
 )

@@ -10,11 +10,15 @@ from generator.ops.gemm_fp16 import reference
 
 
 def cases(rng: np.random.Generator) -> tuple[Case, ...]:
-    """Ragged: no size is a multiple of a tile. Adversarial: whole numbers, sums pass fp16's 65504 and cancel in the second half of K."""
+    """Ragged: no size is a multiple of a tile. Adversarial: whole numbers, sums pass fp16's 65504 and cancel in the second half of K.
+
+    Shallow: so few slices that `stream_k` has more tiles than blocks.
+    """
     signs = np.where(np.arange(616) < 308, 1.0, -1.0)
     return (
         _case("ragged", rng.standard_normal((150, 408)), rng.standard_normal((138, 408))),
         _case("adversarial", rng.integers(18, 23, (70, 616)).astype(np.float64), signs * rng.integers(18, 23, (40, 616))),
+        _case("shallow", rng.standard_normal((70, 40)), rng.standard_normal((460, 40))),
     )
 
 
@@ -50,6 +54,8 @@ def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
         return Plan(launches=(launch,))
     if variant == "split_k":
         return _split_plan(params, case, tiles_m * tiles_n)
+    if variant == "stream_k":
+        return _stream_plan(params, case, tiles_m * tiles_n)
     launch = Launch(
         kernel="gemm_fp16",
         grid=(tiles_m * tiles_n, 1, 1),
@@ -76,3 +82,18 @@ def _split_plan(params: Mapping[str, int], case: Case, tiles: int) -> Plan:
         ),
         scratch={"partial": np.full((splits, m, n), np.nan, np.float32)},
     )
+
+
+def _stream_plan(params: Mapping[str, int], case: Case, tiles: int) -> Plan:
+    """A fixed grid; scratch for the blocks that these few slices keep busy."""
+    tile, slices = params["block_m"] * params["block_n"], tiles * -(-case.shape["K"] // params["block_k"])
+    busy = min(params["persistent"], -(-slices // 4))
+    launch = Launch(
+        kernel="gemm_fp16",
+        grid=(params["persistent"], 1, 1),
+        block=tile // 128,
+        args=("a", "b", "c", "partial", "ticket", "M", "N", "K"),
+        smem=params["stages"] * (params["block_m"] + params["block_n"]) * params["block_k"] * 2,
+    )
+    scratch = {"partial": np.full((2 * busy, tile), np.nan, np.float32), "ticket": np.zeros(2 * busy, np.uint32)}
+    return Plan(launches=(launch,), scratch=scratch)
