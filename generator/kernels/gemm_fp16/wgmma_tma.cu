@@ -34,9 +34,7 @@ static_assert(STAGES * STAGE_BYTES + 1024 <= 232448, "stages do not fit in share
 
 using u64 = unsigned long long;
 
-struct __align__(64) TensorMap { // a CUtensorMap
-  u64 opaque[16];
-};
+struct __align__(64) TensorMap { u64 opaque[16]; }; // a CUtensorMap
 
 __device__ __forceinline__ unsigned smem_addr(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
@@ -100,10 +98,7 @@ gemm_fp16(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tenso
   const int group = threadIdx.x / 128, steps = (K + BLOCK_K - 1) / BLOCK_K;
 
   if (threadIdx.x == 0) {
-    for (int s = 0; s < STAGES; ++s) {
-      mbar_init(&full[s], 1);
-      mbar_init(&empty[s], CONSUMERS);
-    }
+    for (int s = 0; s < STAGES; ++s) mbar_init(&full[s], 1), mbar_init(&empty[s], CONSUMERS);
     mbar_init_fence();
   }
   __syncthreads();

@@ -1,13 +1,10 @@
 // int8_gemm/wgmma_s8: C[M, N] = (A[M, K] @ B[N, K]^T) * row_scale[M] * col_scale[N], int8 in, int32 sums, fp16 out.
 //
-// Warp-specialised, on Hopper: one producer thread issues TMA loads into a STAGES-deep ring of
-// 128-byte-swizzled tiles, CONSUMERS warpgroups multiply them with wgmma straight from shared memory,
-// one group of products always in flight. A stage has a full barrier (its bytes have landed) and an
-// empty one (every consumer is done with it). TMA zero-fills past the edges of A and B, so only the
-// store needs a bounds check; it applies both scales in fp32. Blocks walk C in bands of SWIZZLE tile
-// rows.
-// Gains over mma_s8: the full tensor rate, no address arithmetic, no ldmatrix, and registers that hold
-// nothing but sums.
+// Warp-specialised, on Hopper: one producer thread issues TMA loads, zeros past the edges of A and B, into
+// a STAGES-deep ring of 128-byte-swizzled tiles; CONSUMERS warpgroups multiply them with wgmma straight from
+// shared memory, one group of products always in flight, and apply both scales in fp32. A stage has a full
+// barrier (its bytes have landed) and an empty one (every consumer is done with it). Blocks walk C in bands.
+// Gains over mma_s8: the full tensor rate, no address arithmetic, no ldmatrix, registers for sums alone.
 //
 // Launch: grid = ceil(M / (64 * CONSUMERS)) * ceil(N / BLOCK_N), block = 128 * (CONSUMERS + 1),
 //         dynamic shared memory = STAGES * (64 * CONSUMERS + BLOCK_N) * 128 + 1024 bytes.
@@ -35,9 +32,7 @@ static_assert(STAGES * STAGE_BYTES + 1024 <= 232448, "stages do not fit in share
 
 using u64 = unsigned long long;
 
-struct __align__(64) TensorMap { // a CUtensorMap
-  u64 opaque[16];
-};
+struct __align__(64) TensorMap { u64 opaque[16]; }; // a CUtensorMap
 
 __device__ __forceinline__ unsigned smem_addr(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
@@ -74,8 +69,7 @@ __device__ __forceinline__ u64 smem_desc(const void* p) {
   return (u64)((smem_addr(p) & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
 __device__ __forceinline__ void wgmma_m64n128k32(int (&d)[64], u64 desc_a, u64 desc_b, int accumulate) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; "
-               "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {"
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {"
                "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -103,25 +97,21 @@ int8_gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tenso
   const int group = threadIdx.x / 128, steps = (K + BLOCK_K - 1) / BLOCK_K;
 
   if (threadIdx.x == 0) {
-    for (int s = 0; s < STAGES; ++s) {
-      mbar_init(&full[s], 1);
-      mbar_init(&empty[s], CONSUMERS);
-    }
+    for (int s = 0; s < STAGES; ++s) mbar_init(&full[s], 1), mbar_init(&empty[s], CONSUMERS);
     mbar_init_fence();
   }
   __syncthreads();
 
   if (group == CONSUMERS) { // producer warpgroup
     regs_shrink<PRODUCER_REGS>();
-    if (threadIdx.x == CONSUMERS * 128) {
-      for (int step = 0; step < steps; ++step) {
-        const int s = step % STAGES, round = step / STAGES;
-        if (round > 0) mbar_wait(&empty[s], (round - 1) & 1);
-        unsigned char* a = tiles + s * STAGE_BYTES;
-        mbar_expect_tx(&full[s], STAGE_BYTES);
-        tma_load_2d(a, &map_a, &full[s], step * BLOCK_K, m0);
-        tma_load_2d(a + BLOCK_M * BLOCK_K, &map_b, &full[s], step * BLOCK_K, n0);
-      }
+    if (threadIdx.x != CONSUMERS * 128) return;
+    for (int step = 0; step < steps; ++step) {
+      const int s = step % STAGES, round = step / STAGES;
+      if (round > 0) mbar_wait(&empty[s], (round - 1) & 1);
+      unsigned char* a = tiles + s * STAGE_BYTES;
+      mbar_expect_tx(&full[s], STAGE_BYTES);
+      tma_load_2d(a, &map_a, &full[s], step * BLOCK_K, m0);
+      tma_load_2d(a + BLOCK_M * BLOCK_K, &map_b, &full[s], step * BLOCK_K, n0);
     }
     return;
   }
@@ -149,16 +139,11 @@ int8_gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tenso
 
   const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int j = 0; j < BLOCK_N / 8; ++j) {
-    const int col = n0 + j * 8 + lane % 4 * 2;
-    if (col >= N) continue;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) { // a lane holds two columns of two rows, eight apart
-      const int row = m0 + group * 64 + threadIdx.x % 128 / 32 * 16 + h * 8 + lane / 4;
-      if (row >= M) continue;
-      const int* d = &acc[j / 16][j % 16 * 4 + h * 2];
-      const float x = d[0] * row_scale[row] * col_scale[col], y = d[1] * row_scale[row] * col_scale[col + 1];
-      *reinterpret_cast<__half2*>(C + (size_t)row * N + col) = __floats2half2_rn(x, y);
-    }
+  for (int i = 0; i < BLOCK_N / 2; i += 2) { // a lane holds two columns of two rows, eight apart
+    const int row = m0 + group * 64 + threadIdx.x % 128 / 32 * 16 + i / 2 % 2 * 8 + lane / 4, col = n0 + i / 4 * 8 + lane % 4 * 2;
+    if (row >= M || col >= N) continue;
+    const int* d = &acc[i / 64][i % 64];
+    const float x = d[0] * row_scale[row] * col_scale[col], y = d[1] * row_scale[row] * col_scale[col + 1];
+    *reinterpret_cast<__half2*>(C + (size_t)row * N + col) = __floats2half2_rn(x, y);
   }
 }
