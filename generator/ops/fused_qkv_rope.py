@@ -338,8 +338,8 @@ WGMMA = Variant(
     bugs=(
         Bug(
             name="partner_offset",
-            old="make_float2(acc[h][HALF / 2 + j * 4 + r * 2], acc[h][HALF / 2 + j * 4 + r * 2 + 1])",
-            new="make_float2(acc[h][HALF / 4 + j * 4 + r * 2], acc[h][HALF / 4 + j * 4 + r * 2 + 1])",
+            old="make_float2(acc[h][HALF / 2 + i * 2], acc[h][HALF / 2 + i * 2 + 1])",
+            new="make_float2(acc[h][HALF / 4 + i * 2], acc[h][HALF / 4 + i * 2 + 1])",
             slip="the partner is taken D / 4 away: 8 columns take 4 accumulators, so D / 2 columns take HALF / 2",
             symptom="all heads differ",
         ),

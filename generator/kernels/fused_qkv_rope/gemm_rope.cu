@@ -6,8 +6,7 @@
 // away per thread, rotates q and k heads, and stores q, k and v.
 // Gains over three_launches: tensor cores fed asynchronously, one pass over qkv instead of two.
 //
-// qkv is [M, (H + 2 KV) D]: q heads, then k heads, then v heads. Rotation pairs element d of a head
-// with d + D / 2; cosine and sine are fp32 [M, D / 2].
+// qkv is [M, (H + 2 KV) D]: q heads, then k heads, then v heads; cosine and sine are fp32 [M, D / 2].
 //
 // Launch: qkv_gemm: grid = (ceil(N / BLOCK_N), ceil(M / BLOCK_M)), block = 32 * WARPS,
 //         dynamic shared memory = STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K * 2 bytes;
@@ -34,9 +33,7 @@ static_assert(MT * NT * 4 <= 128, "more than 128 accumulators per thread spill")
 static_assert(BLOCK_K == 32 || BLOCK_K == 64, "BLOCK_K must be 32 or 64: the swizzle spans 128 bytes");
 static_assert(STAGES >= 2, "STAGES must be at least 2: one in flight, one in use");
 
-struct __align__(16) Half8 {
-  __half2 h[4];
-};
+struct __align__(16) Half8 { __half2 h[4]; };
 
 // Offset in halves of (row, chunk); eight consecutive rows hit eight different 16-byte bank groups.
 __device__ __forceinline__ int swizzle(int row, int chunk) {
@@ -76,36 +73,28 @@ __device__ __forceinline__ void load_tile(__half* tile, const __half* src, int r
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 qkv_gemm(const __half* __restrict__ x, const __half* __restrict__ w, __half* __restrict__ qkv, int M, int N, int K) {
-  extern __shared__ __align__(128) __half smem[];
-  __half* tile_x = smem;                              // [STAGES][BLOCK_M][BLOCK_K]
-  __half* tile_w = smem + STAGES * BLOCK_M * BLOCK_K; // [STAGES][BLOCK_N][BLOCK_K]
+  extern __shared__ __align__(128) __half smem[]; // [STAGES][BLOCK_M + BLOCK_N][BLOCK_K]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp % 2 * WM, warp_n = warp / 2 * WN;
   const int m0 = blockIdx.y * BLOCK_M, n0 = blockIdx.x * BLOCK_N;
   const int steps = (K + BLOCK_K - 1) / BLOCK_K;
   float acc[MT][NT][4] = {};
 
-#pragma unroll
-  for (int s = 0; s < STAGES - 1; ++s) {
-    if (s < steps) {
-      load_tile<BLOCK_M>(tile_x + s * BLOCK_M * BLOCK_K, x, m0, s * BLOCK_K, M, K);
-      load_tile<BLOCK_N>(tile_w + s * BLOCK_N * BLOCK_K, w, n0, s * BLOCK_K, N, K);
-    }
+  const auto fetch = [&](int step) {
+    __half* stage = smem + step % STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K;
+    if (step < steps) load_tile<BLOCK_M>(stage, x, m0, step * BLOCK_K, M, K);
+    if (step < steps) load_tile<BLOCK_N>(stage + BLOCK_M * BLOCK_K, w, n0, step * BLOCK_K, N, K);
     cp_async_commit();
-  }
+  };
+#pragma unroll
+  for (int s = 0; s < STAGES - 1; ++s) fetch(s);
 
   for (int step = 0; step < steps; ++step) {
     cp_async_wait<STAGES - 2>();
     __syncthreads();
-    const int next = step + STAGES - 1;
-    if (next < steps) {
-      load_tile<BLOCK_M>(tile_x + next % STAGES * BLOCK_M * BLOCK_K, x, m0, next * BLOCK_K, M, K);
-      load_tile<BLOCK_N>(tile_w + next % STAGES * BLOCK_N * BLOCK_K, w, n0, next * BLOCK_K, N, K);
-    }
-    cp_async_commit();
-
-    const __half* x_now = tile_x + step % STAGES * BLOCK_M * BLOCK_K;
-    const __half* w_now = tile_w + step % STAGES * BLOCK_N * BLOCK_K;
+    fetch(step + STAGES - 1);
+    const __half* x_now = smem + step % STAGES * (BLOCK_M + BLOCK_N) * BLOCK_K;
+    const __half* w_now = x_now + BLOCK_M * BLOCK_K;
 #pragma unroll
     for (int kk = 0; kk < BLOCK_K / 16; ++kk) {
       unsigned a[MT][4], b[NT / 2][4];

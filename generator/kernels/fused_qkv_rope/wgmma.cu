@@ -1,13 +1,9 @@
 // fused_qkv_rope/wgmma: qkv = x @ w^T, rotary embedding on the q and k heads, then q, k and v apart; for Hopper.
 //
-// Warp-specialised: one producer warp issues TMA loads into a STAGES-deep ring of 128-byte-swizzled
-// tiles, CONSUMERS warpgroups multiply them with wgmma straight from shared memory, 64 rows by whole
-// heads each. Element d of a head and its partner d + D / 2 are accumulators of one thread: it rotates
-// them in registers and stores into q, k or v. TMA zero-fills past the edges of x and w.
+// Warp-specialised: one thread issues TMA loads, zeros past the edges, into a STAGES-deep ring of 128-byte-swizzled
+// tiles; CONSUMERS warpgroups multiply them with wgmma, 64 rows by whole heads each. Rows of w: q, k, then v heads.
+// Element d of a head and its partner d + D / 2 are sums of one thread: it rotates them; cosine, sine fp32 [M, D / 2].
 // Gains over epilogue: full tensor rate, copies that cost no instructions.
-//
-// w rows: q heads, then k heads, then v heads. Rotation pairs element d of a head with d + D / 2;
-// cosine and sine are fp32 [M, D / 2].
 //
 // Launch: grid = (ceil((H + 2 KV) / HEADS), ceil(M / BLOCK_M)), block = 128 * (CONSUMERS + 1), with
 //         BLOCK_M = 64 * CONSUMERS; dynamic shared memory = STAGES * (BLOCK_M + HEADS * 128) * 128 + 1024 bytes.
@@ -24,8 +20,7 @@ constexpr int STAGES = 4;    // TMA stages in flight
 // -----------------------------------------------------------------------------
 
 constexpr int BLOCK_M = 64 * CONSUMERS, BLOCK_N = HEADS * HEAD_DIM, BLOCK_K = 64; // BLOCK_K halves are one swizzle row
-constexpr int THREADS = 128 * (CONSUMERS + 1), HALF = HEAD_DIM / 2;
-constexpr int STAGE_BYTES = (BLOCK_M + BLOCK_N) * BLOCK_K * 2;
+constexpr int THREADS = 128 * (CONSUMERS + 1), HALF = HEAD_DIM / 2, STAGE_BYTES = (BLOCK_M + BLOCK_N) * BLOCK_K * 2;
 constexpr int PRODUCER_REGS = 40, CONSUMER_REGS = 232; // after setmaxnreg; 40 + 2 * 232 is what 384 threads share
 
 static_assert(HEAD_DIM == 128, "HEAD_DIM must be 128: one wgmma covers a head");
@@ -35,10 +30,7 @@ static_assert(STAGES >= 2, "STAGES must be at least 2: one in flight, one in use
 static_assert(STAGES * STAGE_BYTES + 1024 <= 232448, "stages exceed 227 KB of shared memory");
 
 using u64 = unsigned long long;
-
-struct __align__(64) TensorMap { // same size and alignment as CUtensorMap
-  u64 opaque[16];
-};
+struct __align__(64) TensorMap { u64 opaque[16]; }; // a CUtensorMap
 
 __device__ __forceinline__ unsigned smem_addr(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
@@ -53,8 +45,7 @@ __device__ __forceinline__ void mbar_arrive(u64* bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_addr(bar)) : "memory");
 }
 __device__ __forceinline__ void mbar_wait(u64* bar, int parity) {
-  int done = 0;
-  while (!done)
+  for (int done = 0; !done;)
     asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
                  : "=r"(done) : "r"(smem_addr(bar)), "r"(parity) : "memory");
 }
@@ -72,10 +63,8 @@ template <int N> __device__ __forceinline__ void regs_shrink() { asm volatile("s
 __device__ __forceinline__ u64 smem_desc(const void* p) {
   return (u64)((smem_addr(p) & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
 }
-// d = a @ b^T (+ d), 64 x 128 x 16.
-__device__ __forceinline__ void wgmma(float (&d)[64], u64 desc_a, u64 desc_b, int accumulate) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; "
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+__device__ __forceinline__ void wgmma_m64n128k16(float (&d)[64], u64 desc_a, u64 desc_b, int accumulate) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
                "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -98,29 +87,23 @@ qkv_rope(const __grid_constant__ TensorMap map_x, const __grid_constant__ Tensor
   extern __shared__ unsigned char raw[];
   __shared__ __align__(8) u64 full[STAGES], empty[STAGES];
   unsigned char* tiles = raw + (1024 - smem_addr(raw) % 1024) % 1024;
-  const int group = threadIdx.x / 128, m0 = blockIdx.y * BLOCK_M, n0 = blockIdx.x * BLOCK_N;
-  const int steps = (K + BLOCK_K - 1) / BLOCK_K;
+  const int group = threadIdx.x / 128, m0 = blockIdx.y * BLOCK_M, n0 = blockIdx.x * BLOCK_N, steps = (K + BLOCK_K - 1) / BLOCK_K;
 
   if (threadIdx.x == 0) {
-    for (int s = 0; s < STAGES; ++s) {
-      mbar_init(&full[s], 1);
-      mbar_init(&empty[s], CONSUMERS);
-    }
+    for (int s = 0; s < STAGES; ++s) mbar_init(&full[s], 1), mbar_init(&empty[s], CONSUMERS);
     mbar_init_fence();
   }
   __syncthreads();
-
   if (group == CONSUMERS) { // producer warpgroup
     regs_shrink<PRODUCER_REGS>();
-    if (threadIdx.x == CONSUMERS * 128) {
-      for (int step = 0; step < steps; ++step) {
-        const int s = step % STAGES, round = step / STAGES;
-        if (round > 0) mbar_wait(&empty[s], (round - 1) & 1);
-        unsigned char* a = tiles + s * STAGE_BYTES;
-        mbar_expect_tx(&full[s], STAGE_BYTES);
-        tma_load_2d(a, &map_x, &full[s], step * BLOCK_K, m0);
-        tma_load_2d(a + BLOCK_M * BLOCK_K * 2, &map_w, &full[s], step * BLOCK_K, n0);
-      }
+    if (threadIdx.x != CONSUMERS * 128) return;
+    for (int step = 0; step < steps; ++step) {
+      const int s = step % STAGES, round = step / STAGES;
+      if (round > 0) mbar_wait(&empty[s], (round - 1) & 1);
+      unsigned char* a = tiles + s * STAGE_BYTES;
+      mbar_expect_tx(&full[s], STAGE_BYTES);
+      tma_load_2d(a, &map_x, &full[s], step * BLOCK_K, m0);
+      tma_load_2d(a + BLOCK_M * BLOCK_K * 2, &map_w, &full[s], step * BLOCK_K, n0);
     }
     return;
   }
@@ -137,7 +120,7 @@ qkv_rope(const __grid_constant__ TensorMap map_x, const __grid_constant__ Tensor
     for (int kk = 0; kk < BLOCK_K / 16; ++kk)
 #pragma unroll
       for (int h = 0; h < HEADS; ++h)
-        wgmma(acc[h], smem_desc(a + kk * 32), smem_desc(b + h * HEAD_DIM * BLOCK_K * 2 + kk * 32), step + kk > 0);
+        wgmma_m64n128k16(acc[h], smem_desc(a + kk * 32), smem_desc(b + h * HEAD_DIM * BLOCK_K * 2 + kk * 32), step + kk > 0);
     wgmma_commit();
     wgmma_wait_all();
     if (threadIdx.x % 128 == 0) mbar_arrive(&empty[s]);
@@ -152,21 +135,16 @@ qkv_rope(const __grid_constant__ TensorMap map_x, const __grid_constant__ Tensor
     const int heads = head < H ? H : KV, first = head < H ? 0 : rotate ? H : H + KV; // of the tensor this head goes to
     __half* dst = (head < H ? q : rotate ? k : v) + (head - first) * HEAD_DIM;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int m = row + r * 8;
+    for (int i = 0; i < HALF / 4; ++i) { // a lane holds two columns of two rows, eight apart, in either half
+      const int m = row + i % 2 * 8, d = i / 2 * 8 + lane % 4 * 2;
       if (m >= M) continue;
-      __half* out = dst + (size_t)m * heads * HEAD_DIM;
-#pragma unroll
-      for (int j = 0; j < HALF / 8; ++j) {
-        const int d = j * 8 + lane % 4 * 2;
-        const float2 lo = make_float2(acc[h][j * 4 + r * 2], acc[h][j * 4 + r * 2 + 1]);
-        const float2 hi = make_float2(acc[h][HALF / 2 + j * 4 + r * 2], acc[h][HALF / 2 + j * 4 + r * 2 + 1]);
-        const float2 one = make_float2(1.0f, 1.0f), zero = make_float2(0.0f, 0.0f);
-        const float2 c = rotate ? *reinterpret_cast<const float2*>(cosine + m * HALF + d) : one;
-        const float2 s = rotate ? *reinterpret_cast<const float2*>(sine + m * HALF + d) : zero;
-        *reinterpret_cast<__half2*>(out + d) = __floats2half2_rn(lo.x * c.x - hi.x * s.x, lo.y * c.y - hi.y * s.y);
-        *reinterpret_cast<__half2*>(out + HALF + d) = __floats2half2_rn(hi.x * c.x + lo.x * s.x, hi.y * c.y + lo.y * s.y);
-      }
+      const float2 lo = make_float2(acc[h][i * 2], acc[h][i * 2 + 1]);
+      const float2 hi = make_float2(acc[h][HALF / 2 + i * 2], acc[h][HALF / 2 + i * 2 + 1]);
+      const float2 c = rotate ? *reinterpret_cast<const float2*>(cosine + m * HALF + d) : make_float2(1.0f, 1.0f);
+      const float2 s = rotate ? *reinterpret_cast<const float2*>(sine + m * HALF + d) : make_float2(0.0f, 0.0f);
+      __half* out = dst + (size_t)m * heads * HEAD_DIM + d;
+      *reinterpret_cast<__half2*>(out) = __floats2half2_rn(lo.x * c.x - hi.x * s.x, lo.y * c.y - hi.y * s.y);
+      *reinterpret_cast<__half2*>(out + HALF) = __floats2half2_rn(hi.x * c.x + lo.x * s.x, hi.y * c.y + lo.y * s.y);
     }
   }
 }
