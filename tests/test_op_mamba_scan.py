@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from generator import costmodel
+from generator.gpus import GPUS
 from generator.ops.mamba_scan import OP, reference
 
 B, L, D, N = 2, 5, 3, 4
@@ -81,3 +83,17 @@ def test_split_l_walks_more_than_chunked() -> None:
     once, twice = (OP.variant(name) for name in ("chunked", "split_l"))
     least = np.min(once.demand(shape, once.columns()).sfu_ops)
     assert np.min(twice.demand(shape, twice.columns()).sfu_ops) > 1.3 * least
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_cutting_l_pays_with_few_channels_only(gpu) -> None:
+    """Its second walk costs exponentials, which bind where channels fill the board: at all shapes of the op."""
+
+    def best(name: str, shape: dict[str, int]) -> float:
+        variant = OP.variant(name)
+        return float(costmodel.price(gpu, variant.demand(shape, variant.columns()), OP.work(shape)).ms.min())
+
+    few = {"B": 1, "L": 32768, "D": 512, "N": 16}
+    assert best("split_l", few) < 0.7 * best("chunked", few)
+    for shape in (*OP.shapes, OP.heldout):
+        assert best("split_l", dict(shape)) > 1.4 * best("chunked", dict(shape))
