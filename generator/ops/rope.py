@@ -93,6 +93,31 @@ def demand_fused_vec(s: Shape, p: Columns) -> Demand:
     )
 
 
+def demand_half2_pairs(s: Shape, p: Columns) -> Demand:
+    """No tables; HEADS heads in flight while the angles are computed. 12 half2 instructions for 2 pairs, which are 4 halves.
+
+    One is taken for one scalar operation: twice what it costs on sm_80, half of what it costs on sm_86 and sm_120. An angle is 12
+    operations and 3 special functions, splitting its sine and cosine 6, the two addresses of a head and its bounds 30.
+    """
+    m, heads, d, threads, vec, share = s["M"], s["H"] + s["KV"], s["D"], p["threads"], p["vec"], p["heads"]
+    packets, groups = d // 2 // vec, ceil_div(heads, share)
+    halves = m * heads * d
+    blocks = ceil_div(m * groups * packets, threads)
+    used = heads / (groups * share)
+    return Demand(
+        blocks=blocks,
+        threads=threads,
+        registers=20 + 5 * vec // 2 + share * vec,
+        dram_bytes=4 * halves + 4 * m,
+        inflight_per_block=threads * share * used * 4 * vec,
+        alu_ops=halves * 3 + blocks * threads * (70 + 30 * share + 18 * vec),
+        sfu_ops=3 * blocks * threads * vec,
+        lsu_ops=2 * ceil_div(halves, 32 * vec) + blocks * (threads // 32),
+        leak=0.35,
+        chain_ns=900 + 25 * share * vec / 2,
+    )
+
+
 def demand_token_rows(s: Shape, p: Columns) -> Demand:
     """Each table row read once; a block walks the packets of its tokens in rounds, after the tables have come."""
     m, heads, d, threads, tokens, unroll = s["M"], s["H"] + s["KV"], s["D"], p["threads"], p["tokens"], p["unroll"]
@@ -155,7 +180,7 @@ FUSED_VEC = Variant(
     idea="q and k in one launch, packets, angle tables",
     parent="per_head",
     points=grid(
-        lambda p: p["heads"] <= p["vec"] and p["heads"] * p["vec"] <= 16 and (p["threads"] < 512 or p["vec"] > 2 * p["heads"]),
+        lambda p: p["heads"] <= p["vec"] and p["heads"] * p["vec"] <= 16 and (p["threads"] < 512 or p["vec"] > 4 * p["heads"]),
         threads=(128, 256, 512),
         vec=(2, 4, 8),
         heads=(1, 2, 4),
@@ -188,6 +213,48 @@ FUSED_VEC = Variant(
             new="(size_t)positions[token] * dim",
             slip="table rows are D/2 long but stepped by D",
             symptom="angles of twice the position, out of bounds far out",
+        ),
+    ),
+)
+
+HALF2_PAIRS = Variant(
+    name="half2_pairs",
+    idea="two pairs an instruction, angles computed in fp32",
+    parent="fused_vec",
+    points=grid(
+        lambda p: p["heads"] * p["vec"] in (16, 32),
+        threads=(128, 256),
+        vec=(2, 4, 8),
+        heads=(2, 4, 8, 16),
+    ),
+    start={"threads": 256, "vec": 4, "heads": 4},
+    demand=demand_half2_pairs,
+    illegal=(
+        Illegal(params={"threads": 208, "vec": 8, "heads": 2}, rule="THREADS must be whole warps, 1024 at most"),
+        Illegal(params={"threads": 256, "vec": 6, "heads": 2}, rule="VEC must be 2, 4 or 8: one aligned access"),
+        Illegal(params={"threads": 256, "vec": 8, "heads": 8}, rule="HEADS * VEC packets do not fit the registers"),
+    ),
+    bugs=(
+        Bug(
+            name="interleaved",
+            old="const Packet*>(x + half_dim);",
+            new="const Packet*>(x + VEC);",
+            slip="a packet is paired with its neighbour, as in interleaved layouts, not with the one D/2 away",
+            symptom="every pair is rotated with the wrong partner",
+        ),
+        Bug(
+            name="even_angle_twice",
+            old="split(even.y, odd.y)",
+            new="split(even.y, even.y)",
+            slip="odd columns take the sine of their even neighbour",
+            symptom="odd columns differ, even ones are right",
+        ),
+        Bug(
+            name="half_position",
+            old="const float position = positions[token],",
+            new="const float position = __half2float(__int2half_rn(positions[token])),",
+            slip="position is rounded to fp16: those past 2048 lose their last bits",
+            symptom="far tokens differ, near ones are right",
         ),
     ),
 )
@@ -250,5 +317,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=2e-3,
-    variants=(PER_HEAD, FUSED_VEC, TOKEN_ROWS),
+    variants=(PER_HEAD, FUSED_VEC, HALF2_PAIRS, TOKEN_ROWS),
 )

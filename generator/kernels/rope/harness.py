@@ -62,10 +62,12 @@ def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
             )
         )
     args = ("q", "k", "positions", "cosine", "sine", "q_out", "k_out", "M", "H", "KV", "D")
-    if variant == "fused_vec":
+    if variant in ("fused_vec", "half2_pairs"):
         groups = int(ceil_div(heads + kv_heads, params["heads"]))
         blocks = ceil_div(tokens * groups * (dim // 2 // params["vec"]), threads)
-        return Plan(launches=(Launch(kernel="rope_fused_vec", grid=(int(blocks), 1, 1), block=threads, args=args),))
+        if variant == "half2_pairs":
+            args = ("q", "k", "positions", "q_out", "k_out", "M", "H", "KV", "D", "theta")
+        return Plan(launches=(Launch(kernel=f"rope_{variant}", grid=(int(blocks), 1, 1), block=threads, args=args),))
     tables = params["tokens"] * dim * 4
     blocks = ceil_div(tokens, params["tokens"])
     return Plan(launches=(Launch(kernel="rope_token_rows", grid=(int(blocks), 1, 1), block=threads, args=args, smem=tables),))

@@ -3,6 +3,8 @@
 // One launch for q and one for k. A thread rotates one pair and computes its sine and cosine itself, ITEMS
 // pairs one after another. Heads run fastest over the threads, for they share an angle; so neighbours read
 // and write D halves apart, and every access of a warp falls into 32 sectors.
+// What to gain from here: tables or shared angles for powf, cosf and sinf, some 200 instructions for six flops;
+// pairs side by side in a warp for whole sectors; one launch for q and k.
 //
 // Launch: once for q and once for k: grid = ceil(M * heads * D / 2 / (THREADS * ITEMS)), block = THREADS, no
 //         dynamic shared memory.
