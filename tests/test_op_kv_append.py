@@ -4,6 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from generator import costmodel
+from generator.gpus import GPUS
 from generator.ops.kv_append import OP, reference
 
 M, KV, D, P, PAGES = 5, 2, 3, 4, 3
@@ -71,3 +73,11 @@ def test_padding_alone_changes_nothing() -> None:
     v = inputs()
     got = append({**v, "slots": np.full(M, -1, dtype=np.int64)})
     assert np.array_equal(got, np.stack([v["k_cache"], v["v_cache"]]))
+
+
+def test_slots_ahead_pay_with_many_tokens_and_not_at_decode() -> None:
+    """A warp that owns several tokens leaves multiprocessors idle when there are only 64."""
+    for shape, winner in ((OP.shapes[0], "vec32"), (OP.shapes[1], "table_prefetch")):
+        for gpu in GPUS:
+            times = {v.name: costmodel.price(gpu, v.demand(shape, v.columns()), OP.work(shape)).ms.min() for v in OP.variants}
+            assert min(times, key=lambda name: times[name]) == winner, gpu.name

@@ -102,6 +102,25 @@ def demand_vec32(s: Shape, p: Columns) -> Demand:
     )
 
 
+def demand_table_prefetch(s: Shape, p: Columns) -> Demand:
+    """A slot is read once; a warp moves UNROLL packets of k and of v a lane at a time, one token after another."""
+    m, row, threads, tokens, unroll = s["M"], s["KV"] * s["D"], p["threads"], p["tokens"], p["unroll"]
+    warps = threads // 32
+    blocks = ceil_div(m, warps * tokens)
+    chunks = ceil_div(row // 8, 32 * unroll)
+    return Demand(
+        blocks=blocks,
+        threads=threads,
+        registers=24 + 8 * unroll,
+        dram_bytes=8 * m * row + 8 * m,
+        inflight_per_block=warps * 4 * row / chunks,
+        alu_ops=32 * m * chunks * (12 + 10 * unroll),
+        lsu_ops=4 * m * ceil_div(row // 8, 32) + m * chunks * 2 + blocks * warps,
+        leak=0.35,
+        chain_ns=500 + 120 * tokens * chunks,
+    )
+
+
 SCALAR = Variant(
     name="scalar",
     idea="one thread per token and head, half by half",
@@ -212,6 +231,48 @@ VEC32 = Variant(
     ),
 )
 
+TABLE_PREFETCH = Variant(
+    name="table_prefetch",
+    idea="slots of many tokens ahead, warp by warp",
+    parent="vec32",
+    points=grid(
+        lambda p: p["threads"] * p["tokens"] <= 256,
+        threads=(32, 64, 128),
+        tokens=(2, 4, 8),
+        unroll=(2, 4),
+    ),
+    start={"threads": 64, "tokens": 4, "unroll": 2},
+    demand=demand_table_prefetch,
+    illegal=(
+        Illegal(params={"threads": 104, "tokens": 4, "unroll": 2}, rule="THREADS must be whole warps, 1024 at most"),
+        Illegal(params={"threads": 64, "tokens": 64, "unroll": 2}, rule="TOKENS must be 1 to 32: a lane holds one slot"),
+        Illegal(params={"threads": 64, "tokens": 4, "unroll": 8}, rule="UNROLL must be 1, 2 or 4"),
+    ),
+    bugs=(
+        Bug(
+            name="lane_of_batch",
+            old="__shfl_sync(0xffffffffu, ahead, t);",
+            new="__shfl_sync(0xffffffffu, ahead, first + t);",
+            slip="the lane of a slot is counted over the batch, not over the warp's tokens",
+            symptom="all warps but the first drop or misplace their tokens",
+        ),
+        Bug(
+            name="slots_past_end",
+            old="lane < count ?",
+            new="lane < TOKENS ?",
+            slip="slots are read ahead past the last token when M % TOKENS != 0",
+            symptom="out-of-bounds read behind the last slot",
+        ),
+        Bug(
+            name="padding_ends_warp",
+            old="if (slot < 0) break; ",
+            new="if (slot < 0) return;",
+            slip="a padded token ends its warp: the warp's later tokens are never appended",
+            symptom="tokens behind padding keep their old rows",
+        ),
+    ),
+)
+
 OP = Op(
     name="kv_append",
     impl="cuda",
@@ -227,5 +288,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=0.0,
-    variants=(SCALAR, VEC16, VEC32),
+    variants=(SCALAR, VEC16, VEC32, TABLE_PREFETCH),
 )

@@ -47,6 +47,8 @@ def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
             blocks, args = ceil_div(tokens * kv_heads, params["threads"]), (*args, "P")
         case "vec16":
             blocks = ceil_div(tokens * kv_heads * dim // PACKET, params["threads"] * params["unroll"])
+        case "table_prefetch":
+            blocks = ceil_div(tokens, params["threads"] // 32 * params["tokens"])
         case _:
             blocks = ceil_div(tokens, params["tokens"])
     return Plan(launches=(Launch(kernel="kv_append", grid=(int(blocks), 1, 1), block=params["threads"], args=args),))
