@@ -4,6 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from generator import costmodel
+from generator.gpus import BY_NAME
 from generator.ops.moe_scatter import OP, once, reference, routing
 
 M, K, E, N = 6, 2, 5, 3
@@ -77,3 +79,15 @@ def test_row_map_is_a_permutation() -> None:
 def test_what_runs_once_is_spread_over_the_waves() -> None:
     assert once(900.0, 64, 256, 1.0) == pytest.approx(900.0)  # less than one wave
     assert once(900.0, 3072, 256, 0.6) == pytest.approx(900.0 / 0.6 / 3)  # 3072 * 256 threads are three waves of 128 * 2048
+
+
+def test_a_gather_pays_where_l2_holds_x_and_costs_where_it_does_not() -> None:
+    """Rows of x are read for each of their K places: from L2 on the RTX 5090, from DRAM on the A10."""
+    shape = OP.shapes[0]
+    best = {
+        (gpu, v.name): costmodel.price(BY_NAME[gpu], v.demand(shape, v.columns()), OP.work(shape)).ms.min()
+        for gpu in ("rtx_5090", "a10")
+        for v in OP.variants
+    }
+    assert best["rtx_5090", "vec_gather"] < best["rtx_5090", "multi_block"]
+    assert best["a10", "vec_gather"] > 1.2 * best["a10", "multi_block"]

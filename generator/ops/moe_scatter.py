@@ -109,6 +109,34 @@ def demand_count_prefix(s: Shape, p: Columns) -> Demand:
     )
 
 
+def demand_vec_gather(s: Shape, p: Columns) -> Demand:
+    """One block reads the ids once and walks them twice in shared memory; then a plain copy, ROWS packets a thread in flight.
+
+    Each row of x is read for all of its K places, far apart: from L2 while it holds all of x, for y streams through.
+    """
+    m, k, e, n = s["M"], s["K"], s["E"], s["N"]
+    warps, threads, rows = p["warps"], p["threads"], p["rows"]
+    pairs = m * k
+    blocks, rounds = ceil_div(pairs, rows), ceil_div(n, 8 * threads)
+    walks = ceil_div(pairs, 32 * warps) * 200
+    prefix = ceil_div(e, 32 * warps) * warps * 40 + ceil_div(e, 32) * 120
+    return Demand(
+        blocks=blocks,
+        threads=threads,
+        registers=np.where(rows > 2, 48, 28 + 2 * rows),
+        dram_bytes=work(s).bytes,
+        reread_bytes=2 * m * n * (k - 1) + 12 * pairs,
+        footprint_bytes=2 * m * n + 8 * pairs,
+        inflight_per_block=2 * n * rows / rounds,
+        alu_ops=pairs * n * 6 // 8 + blocks * threads * (30 + 10 * rows),
+        lsu_ops=2 * pairs * ceil_div(n, 256) + pairs * (threads // 32),
+        leak=0.35,
+        launches=2,
+        chain_ns=900 + 60 * rounds * rows,
+        tail_ns=1500 + walks + prefix,
+    )
+
+
 def demand_multi_block(s: Shape, p: Columns) -> Demand:
     """Ranking in two short kernels, `chunk` pairs a block, the second adding up all histograms; the copy reads each row once."""
     m, k, e, n, chunk, threads, unroll = s["M"], s["K"], s["E"], s["N"], p["chunk"], p["threads"], p["unroll"]
@@ -223,6 +251,48 @@ COUNT_PREFIX = Variant(
     ),
 )
 
+VEC_GATHER = Variant(
+    name="vec_gather",
+    idea="inverse map, blocks gather neighbouring rows",
+    parent="count_prefix",
+    points=grid(
+        lambda p: p["warps"] == 32 or p["rows"] > 2,
+        warps=(16, 32),
+        threads=(128, 256),
+        rows=(1, 2, 4, 8),
+    ),
+    start={"warps": 16, "threads": 256, "rows": 4},
+    demand=demand_vec_gather,
+    illegal=(
+        Illegal(params={"warps": 64, "threads": 256, "rows": 4}, rule="one block has 1 to 32 warps"),
+        Illegal(params={"warps": 16, "threads": 200, "rows": 4}, rule="THREADS must be whole warps, 1024 at most"),
+        Illegal(params={"warps": 16, "threads": 256, "rows": 32}, rule="ROWS must be 1 to 16: a thread holds a packet of each"),
+    ),
+    bugs=(
+        Bug(
+            name="map_not_inverted",
+            old="source[row] = p / experts_per_token;",
+            new="source[p] = row / experts_per_token;",
+            slip="the inverse map is written the wrong way round: indexed by pair, not by row",
+            symptom="rows of y come from other tokens",
+        ),
+        Bug(
+            name="first_walk_only",
+            old="mine[expert] + __popc(same & ((1u << lane) - 1));",
+            new="__popc(same & ((1u << lane) - 1));",
+            slip="rank leaves out the pairs of the warps and rounds before",
+            symptom="pairs of an expert share rows, others stay unwritten",
+        ),
+        Bug(
+            name="last_block",
+            old="first + r < pairs ?",
+            new="first < pairs ?",
+            slip="rows past the last are not left out when M * K % ROWS != 0",
+            symptom="out-of-bounds read behind the inverse map",
+        ),
+    ),
+)
+
 MULTI_BLOCK = Variant(
     name="multi_block",
     idea="ranking over many blocks, row read once",
@@ -281,5 +351,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=0.0,
-    variants=(ATOMICS, COUNT_PREFIX, MULTI_BLOCK),
+    variants=(ATOMICS, COUNT_PREFIX, VEC_GATHER, MULTI_BLOCK),
 )

@@ -4,7 +4,7 @@
 // with the same expert found by match; a prefix over experts and warps gives every (warp, expert) its first
 // row; a second walk hands the rows out in order. A second kernel then copies ROWS rows a block, VEC halves
 // an access, the loads of all its rows in flight together.
-// Gains over pairwise: every pair is looked at twice instead of M * K times; whole sectors.
+// Gains over atomics: every pair is looked at twice instead of M * K times; whole sectors.
 //
 // Launch: rank_pairs: grid = 1, block = WARPS * 32, dynamic shared memory = (WARPS * E + E + 1) * 4 bytes;
 //         copy_rows: grid = ceil(M * K / ROWS), block = THREADS.

@@ -40,7 +40,7 @@ def _case(name: str, rng: np.random.Generator, *, topk_ids: np.ndarray, experts:
 
 
 def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
-    """Ranking first, then the rows; `multi_block` keeps its counts in scratch."""
+    """Ranking first, then the rows; `multi_block` keeps its counts in scratch, `vec_gather` the token of each row."""
     pairs, tokens, experts = int(case.scalars["pairs"]), case.shape["M"], case.shape["E"]
     match variant:
         case "atomics":
@@ -74,6 +74,26 @@ def plan(variant: str, params: Mapping[str, int], case: Case) -> Plan:
                         args=("x", "row_map", "y", "pairs", "K", "N"),
                     ),
                 )
+            )
+        case "vec_gather":
+            warps = params["warps"]
+            return Plan(
+                launches=(
+                    Launch(
+                        kernel="rank_pairs",
+                        grid=(1, 1, 1),
+                        block=warps * 32,
+                        args=("topk_ids", "offsets", "row_map", "source", "pairs", "E", "K"),
+                        smem=(warps * experts + experts + 1) * 4 + pairs * 2,
+                    ),
+                    Launch(
+                        kernel="gather_rows",
+                        grid=(int(ceil_div(pairs, params["rows"])), 1, 1),
+                        block=params["threads"],
+                        args=("x", "source", "y", "pairs", "N"),
+                    ),
+                ),
+                scratch={"source": np.full(pairs, -9, np.int32)},
             )
     chunk = params["chunk"]
     blocks = int(ceil_div(pairs, chunk))
