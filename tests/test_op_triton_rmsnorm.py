@@ -54,3 +54,14 @@ def test_every_tile_fits_the_registers_it_may_take(shape: dict[str, int]) -> Non
     for point in OP.variant("multi_row").points:
         assert block <= 64 * 32 * point["warps"]
         assert point["rows"] >= point["stages"] >= 2
+    for point in OP.variant("persistent").points:
+        assert block <= 64 * 32 * point["warps"]
+
+
+def test_a_fixed_grid_shrinks_to_what_fills_its_pipelines() -> None:
+    persistent = OP.variant("persistent")
+    stages = persistent.columns()["stages"]
+    few = persistent.demand({"M": 256, "N": 8192}, persistent.columns())
+    assert (np.asarray(few.blocks) == np.minimum(persistent.columns()["persistent"], -(-256 // stages))).all()
+    many = persistent.demand(OP.shapes[0], persistent.columns())
+    assert (np.asarray(many.blocks) == persistent.columns()["persistent"]).all()

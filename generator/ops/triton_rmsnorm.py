@@ -106,6 +106,33 @@ def demand_multi_row(s: Shape, p: Columns) -> Demand:
     )
 
 
+def demand_persistent(s: Shape, p: Columns) -> Demand:
+    """As multi_row, for as many rows as a program gets: each wave of programs fills its pipeline, and here there is one.
+
+    Where the rows do not come out even, some programs idle through the last round.
+    """
+    m, n, block, warps, stages = s["M"], s["N"], constants(s)["BLOCK"], p["warps"], p["stages"]
+    threads = 32 * warps
+    programs = np.minimum(p["persistent"], ceil_div(m, stages))
+    rows = ceil_div(m, programs)
+    held = block // threads
+    return Demand(
+        blocks=programs,
+        threads=threads,
+        registers=20 + 5 * held // 2 + held * (stages - 2) // 3,
+        smem_per_block=2 * block * (stages - 1) + 4 * warps,
+        dram_bytes=4 * m * n + 2 * n,
+        reread_bytes=2 * n * programs,
+        footprint_bytes=2 * n,
+        inflight_per_block=2 * n * (stages - 1) * m / (programs * rows),
+        flops=4 * m * n,
+        alu_ops=m * threads * (3 * held + 60),
+        lsu_ops=(m * 3 + programs) * warps * np.maximum(held // 8, 1) + m * warps * 12,
+        leak=0.15,
+        chain_ns=1200 + rows * (260 + 12 * warps + 4 * held),
+    )
+
+
 TWO_PASS = Variant(
     name="two_pass",
     idea="one program a row, walked twice in short steps",
@@ -225,6 +252,50 @@ MULTI_ROW = Variant(
     ),
 )
 
+PERSISTENT = Variant(
+    name="persistent",
+    idea="fixed grid loops over rows, pipelined throughout",
+    parent="multi_row",
+    points=grid(
+        lambda p: p["persistent"] * p["warps"] <= 4096 and p["persistent"] * p["stages"] <= 2048,
+        persistent=(256, 512, 1024),
+        warps=(4, 8),
+        stages=(2, 3, 4),
+    ),
+    start={"persistent": 256, "warps": 8, "stages": 2},
+    demand=demand_persistent,
+    illegal=(
+        Illegal(params={"persistent": 256, "warps": 1, "stages": 2}, rule="a row exceeds 64 elements a thread"),
+        Illegal(
+            params={"persistent": 256, "warps": 8, "stages": 1}, rule="STAGES must be at least 2: one row loads while one is worked on"
+        ),
+        Illegal(params={"persistent": 256, "warps": 64, "stages": 2}, rule="a program has at most 32 warps"),
+    ),
+    bugs=(
+        Bug(
+            name="last_row",
+            old="M, tl.num_programs(0), num_stages",
+            new="M - 1, tl.num_programs(0), num_stages",
+            slip="the row loop stops one short of M",
+            symptom="the last row is never written",
+        ),
+        Bug(
+            name="one_row_each",
+            old="M, tl.num_programs(0), num_stages",
+            new="tl.num_programs(0), tl.num_programs(0), num_stages",
+            slip="the loop ends at the number of programs, not of rows",
+            symptom="rows beyond the first of each program are never written",
+        ),
+        Bug(
+            name="padded_pitch",
+            old="at = row * pitch + col",
+            new="at = row * BLOCK + col",
+            slip="rows are stepped by the padded width, not by N",
+            symptom="out of bounds unless N is a power of two",
+        ),
+    ),
+)
+
 OP = Op(
     name="triton_rmsnorm",
     impl="triton",
@@ -237,5 +308,5 @@ OP = Op(
     constants=constants,
     reference=reference,
     tolerance=2e-3,
-    variants=(TWO_PASS, ONE_PASS, MULTI_ROW),
+    variants=(TWO_PASS, ONE_PASS, MULTI_ROW, PERSISTENT),
 )

@@ -31,9 +31,12 @@ def _case(name: str, values: np.ndarray, rng: np.random.Generator) -> Case:
 
 
 def entries(variant: str, params: Mapping[str, int], shape: Mapping[str, int]) -> tuple[Entry, ...]:
-    """The one kernel of a candidate; all but `two_pass` are compiled for the power of two that holds a row."""
+    """The one kernel of a candidate; all but `two_pass` are compiled for the power of two that holds a row.
+
+    The grid alone depends on `persistent`.
+    """
     fixed = {} if variant == "two_pass" else constants(shape)
-    fixed |= {name.upper(): value for name, value in params.items()}
+    fixed |= {name.upper(): value for name, value in params.items() if name != "persistent"}
     size = {"N": "i32"} if variant == "two_pass" else {"M": "i32", "N": "i32"}
     return (
         Entry(
