@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from generator import costmodel
+from generator.gpus import BY_NAME
 from generator.ops.rope import OP, angles, reference
 
 M, H, KV, D = 4, 3, 2, 8
@@ -74,3 +76,35 @@ def test_angles_fall_by_a_constant_factor() -> None:
     got = angles(np.array([1, 10]), 8)
     assert got[0].tolist() == pytest.approx([1.0, 0.1, 0.01, 0.001])
     assert got[1] == pytest.approx(10 * got[0])
+
+
+def fma(a: npt.NDArray[np.float16], b: npt.NDArray[np.float16], c: npt.NDArray[np.float16]) -> npt.NDArray[np.float16]:
+    return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(np.float16)
+
+
+def test_halves_are_accurate_enough_only_with_what_they_leave_out() -> None:
+    """half2_pairs' rotation, step by step, on inputs of every size; and the plain one, which large inputs break."""
+    rng = np.random.default_rng(3)
+    x, y = (np.exp2(rng.uniform(-10, 10, 100_000)) * rng.choice([-1, 1], 100_000) for _ in range(2))
+    x, y = x.astype(np.float16), np.where(rng.random(100_000) < 0.5, x, y).astype(np.float16)  # half of them may cancel out
+    angle = rng.uniform(-np.pi, np.pi, 100_000)
+    c, s = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    want = x * np.cos(angle) + y * np.sin(angle)
+    c0, s0 = c.astype(np.float16), s.astype(np.float16)
+    c1, s1 = (c - c0).astype(np.float16), (s - s0).astype(np.float16)
+    p = (y * s0).astype(np.float16)
+    carried = fma(x, c0, p) + fma(x, c1, fma(y, s1, fma(y, s0, -p)))
+    plain = fma(x, c0, p)
+    errors = [np.max(np.abs(got - want) / (1 + np.abs(want))) for got in (carried, plain)]
+    assert errors[0] < OP.tolerance / 1.5
+    assert errors[1] > 10 * OP.tolerance
+
+
+def test_no_variant_is_best_everywhere() -> None:
+    """Tables in shared memory pay on Hopper, angles without tables elsewhere, short blocks at decode sizes."""
+    best = {}
+    for gpu, shape in (("h200", 1), ("rtx_a6000", 1), ("h200", 2)):
+        s = OP.shapes[shape]
+        times = {v.name: costmodel.price(BY_NAME[gpu], v.demand(s, v.columns()), OP.work(s)).ms.min() for v in OP.variants}
+        best[gpu, shape] = min(times, key=lambda name: times[name])
+    assert best == {("h200", 1): "token_rows", ("rtx_a6000", 1): "half2_pairs", ("h200", 2): "fused_vec"}
