@@ -13,7 +13,7 @@ from generator import costmodel
 from generator.gpus import BY_NAME as GPU
 from generator.ops import BY_NAME as OP
 from generator.ops.base import Demand, Work
-from generator.ops.gemm_fp16 import demand_mma
+from generator.ops.gemm_fp16_demand import demand_mma
 
 CUBE = {"M": 8192, "N": 8192, "K": 8192}
 TILE = {"block_m": 128, "block_n": 128, "block_k": 32, "warps": 4, "stages": 3, "swizzle": 8}

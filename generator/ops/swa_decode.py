@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from generator.ops.base import Bug, Columns, Demand, Illegal, Op, Shape, Variant, Work, ceil_div, grid, shapes
-from generator.ops.flash_decode import COMBINE_NS
+from generator.ops.flash_decode_demand import COMBINE_NS
 
 AXES = ("B", "H", "KV", "D", "T", "W", "P")
 

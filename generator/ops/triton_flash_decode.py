@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from generator.ops import flash_decode
 from generator.ops.base import Bug, Columns, Demand, Illegal, Op, Shape, Variant, Work, ceil_div, grid, shapes
+from generator.ops.flash_decode_demand import COMBINE_NS
 
 AXES = ("B", "H", "KV", "D", "T", "P")
 ROWS = 16
@@ -101,7 +102,7 @@ def _grouped(s: Shape, p: Columns, rows: npt.NDArray[np.int64], splits: npt.NDAr
         leak=np.where(stages >= 5, 0.15, np.where(stages == 1, 1.0, 0.35)),
         launches=2 if "splits" in p else 1,
         chain_ns=edges_ns + steps * step_ns,
-        tail_ns=flash_decode.COMBINE_NS + 15 * splits if "splits" in p else 0,
+        tail_ns=COMBINE_NS + 15 * splits if "splits" in p else 0,
     )
 
 
