@@ -129,16 +129,15 @@ class Cuda:
             self._call("cuEventDestroy_v2", event)
         return ms.value
 
-    def tensor_map(self, address: int, like: Array, box: tuple[int, int]) -> TensorMap:
-        """A 2-D tensor map over the rows of an array, `box` elements (columns, rows) a load, 128-byte swizzle."""
-        rows = like.reshape(-1, like.shape[-1])
+    def tensor_map(self, address: int, rows: Array, box: tuple[int, int], *, swizzle: bool) -> TensorMap:
+        """A map over a 2-D array, `box` elements (columns, rows) a load, in the 128-byte swizzle or as they are."""
         room = (ctypes.c_char * (ctypes.sizeof(TensorMap) + 64))()
         made = TensorMap.from_buffer(room, -ctypes.addressof(room) % 64)
         sizes, strides = (ctypes.c_uint64 * 2)(rows.shape[1], rows.shape[0]), (ctypes.c_uint64 * 1)(rows.shape[1] * rows.itemsize)
         boxes, steps = (ctypes.c_uint32 * 2)(*box), (ctypes.c_uint32 * 2)(1, 1)
         where = ctypes.c_uint64(address)
         shape = (_INTEGERS[rows.itemsize], 2, where, sizes, strides, boxes, steps)
-        self._call("cuTensorMapEncodeTiled", ctypes.byref(made), *shape, 0, _SWIZZLE_128B, _PROMOTE_128B, 0)
+        self._call("cuTensorMapEncodeTiled", ctypes.byref(made), *shape, 0, _SWIZZLE_128B if swizzle else 0, _PROMOTE_128B, 0)
         return made
 
     def _call(self, name: str, *arguments: Any) -> None:

@@ -96,7 +96,9 @@ def run(cuda: Cuda, source: str, cubin: bytes, plan: Plan, case: Case, *, timed:
 
 def _argument(cuda: Cuda, kind: str, value: object, addresses: Mapping[str, int], memory: Mapping[str, Array], case: Case) -> Any:
     if isinstance(value, Tile):
-        return cuda.tensor_map(addresses[value.buffer], memory[value.buffer], value.box)
+        array = memory[value.buffer]
+        rows = array.reshape(-1, value.columns or array.shape[-1])
+        return cuda.tensor_map(addresses[value.buffer], rows, value.box, swizzle=value.swizzle)
     if kind == "*":
         return ctypes.c_uint64(addresses[str(value)])
     number: Any = {**case.scalars, **case.shape}.get(value, value) if isinstance(value, str) else value

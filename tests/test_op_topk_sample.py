@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from generator.ops.topk_sample import OP, entered, log2, network
+from generator.ops.topk_sample import OP
+from generator.ops.topk_sample_demand import entered, log2, network
 
 
 def plain(row: list[float], u: float, k: int, inv_temperature: float) -> int:
