@@ -119,6 +119,13 @@ def check(op: Op, variant: Variant, params: Params, bug: Bug | None = None) -> C
     return _point(op, sources.label(variant.name, params, bug=bug.name if bug else "")).check
 
 
+def caught(op: Op, variant: Variant, params: Params) -> tuple[Bug, ...]:
+    """The bugs of a variant that were run at a point and did not pass."""
+    known = table(op.name).points
+    labels = {bug.name: sources.label(variant.name, params, bug=bug.name) for bug in variant.bugs}
+    return tuple(bug for bug in variant.bugs if labels[bug.name] in known and known[labels[bug.name]].check.kind != OK)
+
+
 def profile(op: Op, variant: Variant) -> tuple[Profile, ...]:
     """How the start point of a CUDA variant uses memory, per launch; nothing for Triton."""
     return _point(op, sources.label(variant.name, variant.start)).profile

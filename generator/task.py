@@ -200,7 +200,7 @@ def _offered(of: Task, key: int, variant: Variant, params: Params, built: Compil
     check = facts.check(of.op, variant, params)
     if variant.flaw is not None:
         return Point(key, variant, params, label, "flawed", np.inf, reason=variant.flaw.symptom, compiled=built, check=check)
-    bugs = tuple(bug for bug in variant.bugs if facts.check(of.op, variant, params, bug).kind != facts.OK)
+    bugs = facts.caught(of.op, variant, params)
     return Point(key, variant, params, label, "legal", ms, costmodel.BOUNDS[bound], compiled=built, check=check, bugs=bugs)
 
 

@@ -63,10 +63,10 @@ def test_honest_points_are_right_and_every_bug_is_caught_at_the_start(op: Op):
             found = facts.check(op, variant, params)
             assert found.error is not None
             assert (found.kind == facts.OK) == (found.error <= op.tolerance) == (variant.flaw is None)
+        caught = [facts.caught(op, variant, params) for params in variant.points]
         for bug in variant.bugs:
             assert facts.check(op, variant, variant.start, bug).kind != facts.OK
-            caught = [facts.check(op, variant, params, bug).kind != facts.OK for params in variant.points]
-            assert sum(caught) >= 3, f"{variant.name} {bug.name}: caught at {sum(caught)} of {len(caught)} points"
+            assert sum(bug in some for some in caught) >= 2, f"{variant.name} {bug.name} is caught at its start point only"
 
 
 @by_op

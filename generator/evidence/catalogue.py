@@ -3,9 +3,9 @@
 - Honest: every legal point at the constants of every shape, held-out one included; compiled for every arch, also those without the
   feature it needs, whose refusal is evidence too. Run once a point (the constants come from the harness's cases).
 - Illegal: every illegal point at every set of constants, for one arch: `static_assert` is the front end's, which is the same for all.
-- Bugs: run, and so compiled by g++, at every legal point. Compiled by the real compiler at the start point for every arch that the variant
-  claims, and at one other point where a run catches it, for one of those archs and one shape in turn: a bug is one line of a text whose
-  honest form compiles everywhere.
+- Bugs: run, and so compiled by g++, at the start point and `ELSEWHERE` others, spread so that nearly every point has a bug. Compiled by the
+  real compiler at the start point for every arch that the variant claims, and at one other point where a run catches it, for one of those
+  archs and one shape in turn: a bug is one line of a text whose honest form compiles everywhere.
 """
 
 import itertools
@@ -25,6 +25,8 @@ from generator.ops.base import Bug, Op, Params, Shape, Variant
 ARCHS: Final = tuple(dict.fromkeys(gpu.arch for gpu in GPUS))
 SEED: Final = 0
 """Of the harness's inputs."""
+ELSEWHERE: Final = 3
+"""Points beside the start at which a bug is run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +133,17 @@ def buggy(op: Op, caught: frozenset[str]) -> list[Source]:
 
 
 def points(variant: Variant) -> Iterator[Point]:
-    """What is run of a variant: every legal point, honest and with each bug."""
-    for bug in (None, *variant.bugs):
-        for params in variant.points:
-            yield Point(variant=variant, params=params, bug=bug)
+    """What is run of a variant: every legal point, and each bug where `tried` says."""
+    yield from (Point(variant=variant, params=params) for params in variant.points)
+    for n, bug in enumerate(variant.bugs):
+        yield from (Point(variant=variant, params=params, bug=bug) for params in tried(variant, n))
+
+
+def tried(variant: Variant, n: int) -> tuple[Params, ...]:
+    """Points at which the n-th bug of a variant is run: its start, and others at even distances."""
+    others = [params for params in variant.points if params != variant.start]
+    places = {(n + k * len(others) // ELSEWHERE) % len(others) for k in range(ELSEWHERE)}
+    return variant.start, *(others[place] for place in sorted(places))
 
 
 def _source(
