@@ -1,12 +1,13 @@
 """What tuned libraries (cuBLAS, CUTLASS, FlashAttention, XQA, FlashInfer) would run on a shape, priced by the project's own cost model.
 
 The boards whose library times are published, a space of kernels such libraries choose from, and the few constants that belong to the
-libraries rather than to the boards: overhead of a call, of a split, of a block. A prediction is the best candidate of that space, gated by
+libraries rather than to the boards: overhead of a call, of a split, of a sequence. A prediction is the best candidate of that space, gated by
 the physical floor.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -169,42 +170,113 @@ def _unit(gpu: Gpu, dtype: str) -> Unit:
     return "wgmma_int8" if "wgmma" in gpu.features else "mma_int8"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """Which kernels the measured libraries have for the rows of a column; every mask `[rows, 1]`.
+
+    Rules about the tables, not about boards: read off how many libraries have a shape, which follows from heads, KV heads and tokens alone.
+    """
+
+    masked: Mask
+    """MHA on A100 up to 8 KV heads: TensorRT-LLM's masked MHA, whose blocks walk the tokens one after another."""
+    few: Mask
+    """One or two libraries: more than 8 KV heads (on H200 no power of two, or head size 64), or from 96 query heads on."""
+    alone: Mask
+    """One library, which is not tuned for the shape."""
+    short: Mask
+    """Head size 64 on Hopper, up to 512 tokens and 64 heads, MHA or a power of two of heads: a kernel with less overhead, unsplit."""
+
+
+MASKED_WAVE: Final = 0.45
+"""Masked MHA splits a sequence while its blocks fill less than this of the multiprocessors: 4, 8, 16, 32 blocks on A100 into about 10, 6, 2
+and 1 parts (estimated from its times at 16k and 32k tokens)."""
+FAR: Final = 2**19
+"""(Heads + 2 KV heads) x tokens of a sequence beyond which a library with 8-16k tokens to a table drops out (read off the tables)."""
+MUST_SPLIT: Final = 2**16
+"""Tokens x head size from which the library left for uncovered shapes splits, even where one part were faster (read off the tables)."""
+
+
+def coverage(gpu: Gpu, column: Column) -> Coverage:
+    """The rules for one board."""
+    h, kv, d, read, window = (column.axes[name][:, None] for name in ("heads", "kv_heads", "head_dim", "tokens_read", "window_size"))
+    wide, far, mha = (kv > 8) | (h >= 96), (h + 2 * kv) * read > FAR, h == kv
+    none = np.zeros_like(wide)
+    if gpu.arch == "sm_80":
+        masked = mha & (kv <= 8)
+        return Coverage(masked=masked, few=wide, alone=masked & far, short=none)
+    if gpu.arch != "sm_90a":
+        return Coverage(masked=none, few=none, alone=none, short=none)
+    few = wide & ((d == 64) | (kv & (kv - 1) != 0) | (gpu.name == "h100"))
+    short = (d == 64) & (read <= 512) & (window == 0) & (h <= 64) & (mha | (h & (h - 1) == 0))
+    return Coverage(masked=none, few=few, alone=few & ((d == 64) | far), short=short)
+
+
 def decode(gpu: Gpu, column: Column, c: Constants) -> tuple[Demand, Mask]:
     """Demand of every split `[rows, candidates]`: one block per KV head, sequence and part; K and V partly warm in L2.
 
-    The tables replay a graph on one cache, so what fits in L2 is still there. A library splits while its blocks fill few waves; shapes
-    it has no tuned kernel for run on a generic one, which splits within one wave and keeps fewer bytes in flight. From 96 query heads on,
-    groups of more than 16 are cut, and each part reads K and V anew (not in the A100 tables).
+    The tables replay a graph on one cache, so what fits in L2 is still there. From 96 query heads on, groups of more than 16 are cut, and
+    each part reads K and V anew (not in the A100 tables). Blocks keep a tile of K and V in flight, one of them an SM on A100, two beyond.
     """
     b, h, kv, d, read = (column.axes[name][:, None] for name in ("batch_size", "heads", "kv_heads", "head_dim", "tokens_read"))
-    covered = tuned(gpu, column)[:, None]
-    group = ceil_div(h, kv)
-    cuts = np.where((h >= 96) & (group > 16) & (gpu.arch != "sm_80"), ceil_div(group, 16), 1)
-    room = np.maximum(gpu.sm_count // (b * kv * cuts), 1)
-    usable = (np.where(covered, 2, 1) * room >= SPLITS) & ((SPLITS == 1) | (read >= 64 * SPLITS))
+    cover, group, ampere = coverage(gpu, column), ceil_div(h, kv), gpu.arch == "sm_80"
+    cuts = np.where((h >= 96) & (group > 16) & (not ampere), ceil_div(group, 16), 1)
+    units = b * kv * cuts
     tokens = ceil_div(ceil_div(read, 64), SPLITS) * 64
-    blocks = b * kv * cuts * SPLITS
+    blocks = units * SPLITS
     total = work(column)[0][:, None]
-    warm = np.clip(1.5 - total / (c["warm"] * gpu.l2_bytes), 0.0, 1.0)
-    merge = c["part_ns"] * SPLITS * d / 128 + 8 * b * h * SPLITS * (d + 2) / gpu.l2_gbps
+    warm = np.clip(1.5 - total / (c["warm"] * gpu.l2_bytes), 0.0, 1.0) * np.where(cover.alone & (SPLITS > 1), 0.0, 1.0)
+    generic = cover.few if ampere else cover.alone
+    turn = np.where(group > 1, c.get("group_us", 0.0) * 1e3 * 128 / d, 0.0)
     demand = Demand(
         blocks=blocks,
         threads=128,
         registers=168,
-        smem_per_block=gpu.smem_sm_bytes // 2,
+        smem_per_block=gpu.smem_block_bytes if ampere else gpu.smem_sm_bytes // 2 - costmodel.RESERVED_SMEM,
         dram_bytes=(1.0 - warm) * total,
         reread_bytes=(warm + cuts - 1) * total,
         footprint_bytes=np.where(cuts > 1, total, 0.0),
-        inflight_per_block=c["inflight_kb"] * 1024 * np.where(covered, 1.0, c["generic"]),
+        inflight_per_block=c["inflight_kb"] * 1024 * d / 128 * np.where(generic, c.get("generic", 1.0), 1.0),
         flops=blocks * tokens * d * ceil_div(group, 16 * cuts) * 64,
         unit="mma_fp16",
         efficiency=0.5,
         sfu_ops=blocks * tokens * ceil_div(group, 16 * cuts) * 16,
-        leak=c["leak"],
-        turn_ns=(c["block_us"] + c["group_us"] * (group > 1) * 128 / d) * 1e3,
-        tail_ns=c["overhead_us"] * 1e3 + np.where(SPLITS > 1, merge, 0.0) + c["head_ps"] * 1e-3 * (b * h * d) + windowed(column, c),
+        leak=LEAK["sm_90a" if "wgmma" in gpu.features else "sm_80"],
+        chain_ns=np.where(cover.masked, c.get("token_ns", 0.0) * tokens, 0.0),
+        turn_ns=turn,
+        tail_ns=_call(column, cover, c) + _merge(gpu, column, cover, c) + windowed(column, c) - turn,
     )
-    return demand, usable
+    return demand, _usable(gpu, column, cover, units)
+
+
+LEAK: Final = {"sm_80": 0.15, "sm_90a": 0.05}
+"""As everywhere in the project: multistage and warp-specialised pipelines (`Demand.leak`)."""
+
+
+def _usable(gpu: Gpu, column: Column, cover: Coverage, units: Ints) -> Mask:
+    """The splits a library would choose among: while its blocks fill few waves, and parts keep 64 tokens."""
+    read, d = column.axes["tokens_read"][:, None], column.axes["head_dim"][:, None]
+    waves = np.where(cover.few, 1.0, 4.0 if gpu.arch == "sm_80" else 2.0)
+    waves = np.where(cover.alone & cover.masked, 0.0, np.where(cover.masked, MASKED_WAVE, waves))
+    room = np.maximum(waves * gpu.sm_count // units, 1)
+    must = cover.few & (read * d >= MUST_SPLIT) & (2 * units <= gpu.sm_count) & (gpu.arch != "sm_80")
+    usable: Mask = (room >= SPLITS) & np.where(SPLITS == 1, ~must, read >= 64 * SPLITS)
+    return usable
+
+
+def _call(column: Column, cover: Coverage, c: Constants) -> Floats:
+    """Nanoseconds of a call beyond launch and fill: its own, of every sequence, and of a copy that one sequence or KV head does without."""
+    b, kv = column.axes["batch_size"][:, None], column.axes["kv_heads"][:, None]
+    light = cover.masked | (cover.short & (SPLITS == 1))
+    own = np.where(light, c.get("short_us", 0.0), c["overhead_us"] + c.get("copy_us", 0.0) * ((b > 1) & (kv > 1)))
+    return own * 1e3 + c.get("seq_ns", 0.0) * b
+
+
+def _merge(gpu: Gpu, column: Column, cover: Coverage, c: Constants) -> Floats:
+    """Nanoseconds that splitting a sequence adds: its parts, their partial results through L2, and what untuned kernels pay besides."""
+    b, h, d = (column.axes[name][:, None] for name in ("batch_size", "heads", "head_dim"))
+    parts = c["part_ns"] * SPLITS * d / 128 + 8 * b * h * SPLITS * (d + 2) / gpu.l2_gbps
+    untuned = cover.masked if gpu.arch == "sm_80" else cover.few
+    return np.where(SPLITS > 1, parts + np.where(untuned, c.get("lone_us", 0.0) * 1e3, 0.0), 0.0)
 
 
 def windowed(column: Column, c: Constants) -> Floats:
@@ -212,17 +284,3 @@ def windowed(column: Column, c: Constants) -> Floats:
     a = column.axes
     walked = c.get("window_us", 0.0) * 1e3 + c.get("window_ps", 0.0) * 1e-3 * (a["batch_size"] * a["T"])
     return np.where(a["window_size"] > 0, walked, 0.0)[:, None]
-
-
-def tuned(gpu: Gpu, column: Column) -> Mask:
-    """Shapes the fast kernels of the measured libraries cover: KV heads a power of two.
-
-    The A100 tables show less: at most 8 KV heads, under 96 query heads, no MHA beyond 8192 tokens; up to 256 tokens all shapes. It is
-    coverage of the tables (one or two libraries where others have three), not of the board.
-    """
-    h, kv, read = (column.axes[name] for name in ("heads", "kv_heads", "tokens_read"))
-    power: Mask = (kv & (kv - 1)) == 0
-    if gpu.arch != "sm_80":
-        return power
-    few: Mask = (power & (kv <= 8) & (h < 96) & ((h > kv) | (read <= 8192))) | (read <= 256)
-    return few
