@@ -53,13 +53,13 @@ def main() -> int:
     try:
         if given.gemm is None and given.decode is None:
             raise BadInputError("no input; give --gemm FILE, --decode FILE or both")
+        if given.predictions is not None and given.gemm is not None and given.decode is not None:
+            raise BadInputError("--predictions takes exactly one of --gemm and --decode")
         tables = [read(path, kind) for path, kind in inputs(given.gemm, given.decode)]
-        if given.predictions is not None:
-            if len(tables) != 1:
-                raise BadInputError("--predictions takes exactly one of --gemm and --decode")
-            write_predictions(tables[0], given.predictions)
         fits = rooflines.fit(column for path in given.fit for column in sniff(path).columns) if given.fit else kept()
         lines = [line for table in tables for column in table.columns for line in report(chosen(column, given.rows), fits)]
+        if given.predictions is not None:
+            write_predictions(tables[0], given.predictions)
     except BadInputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,6 +1,6 @@
 """Fits the constants of boards and libraries to published measurements and writes them to `generator/calibration.py`.
 
-    python benchmarks/calibrate.py MEASURED_GEMM.csv.gz MEASURED_DECODE.csv.gz [--write] [--steps 120] [--ablate]
+    python benchmarks/calibrate.py MEASURED_GEMM.csv.gz MEASURED_DECODE.csv.gz [--write | --quarter 1] [--steps 120] [--ablate]
 
 Only fit rows of the subset `core` are used, less rows faster than physics allows; on RTX PRO 6000 the small GEMMs too, without which the
 overhead of a call is not seen, and full attention, all of it `edge`. What a sliding window adds is fitted to the windows alone. Constants
@@ -19,7 +19,8 @@ from typing import Final
 import libraries
 import numpy as np
 import rooflines
-from measured import CORE_SYSTEMS, BadInputError, Column, Table, read
+from bench_costmodel import spearman
+from measured import CORE_SYSTEMS, BadInputError, Column, Floats, Table, read
 from search import Bounds, minimise
 
 from generator.calibration import Board
@@ -38,7 +39,7 @@ BOUNDS: Final[Bounds] = {
     "store_ps": (0.001, 2.0),
     "quantise": (0.5, 3.0),
     "part_ns": (5.0, 1000.0),
-    "warm": (0.2, 2.0),
+    "warm": (0.02, 2.0),
     "inflight_kb": (4.0, 64.0),
     "generic": (0.2, 1.0),
     "group_us": (0.005, 5.0),
@@ -118,12 +119,11 @@ UNITS: Final = '''"""Of the libraries measured on a board, by op and dtype; `ben
 
 overhead_us: a call beyond launch and fill. split_us: merging split K. part_ns: each part of a split sequence, at head size 128. leak:
 share of the lesser resources not hidden. step_ns: one 128-byte step of a block along K. store_ps: stores of the last wave, per element of
-C. quantise: bytes of the activation quantisation over the least (3 M K). warm: share of L2 that keeps K and V between replays.
+C. quantise: bytes of the activation quantisation over the least (3 M K). warm: share of L2 that keeps weights, or K and V, between replays.
 inflight_kb: bytes a block keeps in flight, at head size 128. generic: the same share where only an untuned kernel exists. seq_ns: each
-sequence of a call. group_us: each wave but the first, several query heads to a KV head, at head size 128. short_us: a call of the kernel for
-short sequences, or of masked MHA. lone_us: splitting in an untuned kernel. copy_us: a copy of the cache's layout, several sequences and KV
-heads. token_ns: a block of masked MHA, each token. window_us, window_ps: a window at all, and
-per token of the sequences.
+sequence of a call. group_us: each wave but the first, several query heads to a KV head, at head size 128. short_us: a call of the kernel
+for short sequences, or of masked MHA. lone_us: splitting in an untuned kernel. copy_us: a copy of the cache's layout, several sequences
+and KV heads. token_ns: a block of masked MHA, each token. window_us, window_ps: a window at all, and per token of the sequences.
 """'''
 
 Constants = dict[str, float]
@@ -133,9 +133,10 @@ def start(column: Column) -> Constants:
     """Where the search for a column's constants begins: by the kernels its libraries have; 8 bits apart."""
     if column.kind == "decode":
         return {"sm_80": AMPERE, "sm_90a": DECODE | HOPPER}.get(libraries.SYSTEMS[column.system].arch, DECODE).copy()
+    kept = {} if column.system in CORE_SYSTEMS else {"warm": 0.2}
     if column.dtype in ("fp8", "int8"):
-        return {name: value for name, value in GEMM.items() if name != "split_us"} | {"quantise": 1.2}
-    return dict(GEMM)
+        return {name: value for name, value in GEMM.items() if name != "split_us"} | {"quantise": 1.2} | kept
+    return GEMM | kept
 
 
 def usable(column: Column) -> Column:
@@ -151,8 +152,12 @@ def usable(column: Column) -> Column:
 
 def error(column: Column, board: Board, constants: Mapping[str, float]) -> float:
     """Mean relative error of the column's rows."""
-    predicted = libraries.predict(column, libraries.gpu_of(column.system, board), constants)
-    return float(np.mean(np.abs(predicted / column.seconds - 1.0)))
+    return float(np.mean(np.abs(predicted(column, board, constants) / column.seconds - 1.0)))
+
+
+def predicted(column: Column, board: Board, constants: Mapping[str, float]) -> Floats:
+    """Seconds of the column's rows."""
+    return libraries.predict(column, libraries.gpu_of(column.system, board), constants)
 
 
 def thinned(column: Column, rows: int) -> Column:
@@ -228,9 +233,12 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write generator/calibration.py")
     parser.add_argument("--steps", type=int, default=120, help="steps of each search")
     parser.add_argument("--ablate", action="store_true", help="also tell what each constant is worth")
+    parser.add_argument("--quarter", type=int, choices=range(4), default=0, help="the quarter of the shapes kept out; only 0 is written")
     given = parser.parse_args()
+    if given.write and given.quarter:
+        parser.error("--write goes with --quarter 0, the one every report keeps out")
     try:
-        tables = [read(given.gemm, "gemm"), read(given.decode, "decode")]
+        tables = [read(given.gemm, "gemm", given.quarter), read(given.decode, "decode", given.quarter)]
     except BadInputError as told:
         print(f"error: {told}", file=sys.stderr)
         return 2
@@ -270,7 +278,9 @@ def tell(name: str, columns: list[Column], board: Constants, own: Mapping[str, C
     for column in columns:
         constants = own[label(column)]
         fit, test = (100 * error(column.rows(rows), Board(**board), constants) for rows in (~column.test, column.test))
-        print(f"  {label(column)}: fit {fit:.2f} %, test {test:.2f} %, {constants} {'; '.join(at_bounds(constants))}", flush=True)
+        rank = spearman(predicted(column.rows(column.test), Board(**board), constants), column.seconds[column.test])
+        errors = f"fit {fit:.2f} %, test {test:.2f} %, Spearman {rank:.4f}"
+        print(f"  {label(column)}: {errors}, {constants} {'; '.join(at_bounds(constants))}", flush=True)
         if ablation:
             for lost, percent in ablate(column, board, constants, ablation).items():
                 print(f"    without {lost}: test {percent:.2f} %", flush=True)

@@ -1,8 +1,8 @@
 """What tuned libraries (cuBLAS, CUTLASS, FlashAttention, XQA, FlashInfer) would run on a shape, priced by the project's own cost model.
 
-The boards whose library times are published, a space of kernels such libraries choose from, and the few constants that belong to the
-libraries rather than to the boards: overhead of a call, of a split, of a sequence. A prediction is the best candidate of that space, gated by
-the physical floor.
+The boards whose library times are published, a space of kernels such libraries choose from, which kernels they have for which shapes, and
+the few constants that belong to the libraries rather than to the boards: overhead of a call, of a split, of a sequence. A prediction is
+the best candidate of that space, gated by the physical floor.
 """
 
 import dataclasses
@@ -142,6 +142,7 @@ def gemm(gpu: Gpu, column: Column, c: Constants) -> tuple[Demand, Mask]:
     pair = 2 if "wgmma" in gpu.features else 1
     first = size * (m * k + n * k) + 2 * m * n
     asked = size * k * (ceil_div(tiles_n, pair) * m + ceil_div(tiles_m, pair) * n) + 2 * m * n
+    kept = np.clip(1.5 - size * n * k / (c["warm"] * gpu.l2_bytes), 0.0, 1.0) * (size * n * k) if "warm" in c else 0.0
     parts = np.where(splits > 1, 8 * m * n * splits, 0)
     quantise = c.get("quantise", 0.0) * 3 * m * k / gpu.dram_sustained
     tail = c["overhead_us"] * 1e3 + np.where(splits > 1, c.get("split_us", 0.0) * 1e3, 0.0) + (quantise + parts / (gpu.l2_gbps * 1e9)) * 1e9
@@ -150,8 +151,8 @@ def gemm(gpu: Gpu, column: Column, c: Constants) -> tuple[Demand, Mask]:
         threads=threads,
         registers=48 + bm * bn // threads,
         smem_per_block=np.minimum(stages * step, gpu.smem_block_bytes),
-        dram_bytes=first,
-        reread_bytes=np.maximum(asked - first, 0),
+        dram_bytes=first - kept,
+        reread_bytes=np.maximum(asked - first, 0) + kept,
         inflight_per_block=(stages - 1) * (np.minimum(bm, m) + bn) * 128,
         flops=blocks * (bm * bn * (256 // size)) * steps,
         unit=_unit(gpu, column.dtype),

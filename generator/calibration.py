@@ -28,7 +28,7 @@ BOARDS: Final[Mapping[str, Board]] = {
     "a100": Board(dram_sustained_fraction=0.8253, power_droop=0.001039),
     "h100": Board(dram_sustained_fraction=0.9154, power_droop=0.1669),
     "h200": Board(dram_sustained_fraction=0.912, power_droop=0.1579),
-    "rtx_pro_6000": Board(dram_sustained_fraction=0.8644, power_droop=0.03577),
+    "rtx_pro_6000": Board(dram_sustained_fraction=0.8631, power_droop=0.05501),
 }
 """Of each board, shared by all its kernels."""
 
@@ -113,28 +113,30 @@ LIBRARIES: Final[Mapping[str, Mapping[str, Mapping[str, float]]]] = {
     },
     "rtx_pro_6000": {
         "gemm bfloat16": {
-            "overhead_us": 0.105,
-            "split_us": 0.1,
-            "leak": 0.09073,
-            "step_ns": 1.253,
-            "store_ps": 0.4958,
+            "overhead_us": 0.1013,
+            "split_us": 1.6,
+            "leak": 0.06369,
+            "step_ns": 237.2,
+            "store_ps": 0.6241,
+            "warm": 0.1347,
         },
         "gemm fp8": {
-            "overhead_us": 1.092,
-            "leak": 0.1067,
-            "step_ns": 166.4,
-            "store_ps": 0.271,
-            "quantise": 0.841,
+            "overhead_us": 2.666,
+            "leak": 0.09571,
+            "step_ns": 147.9,
+            "store_ps": 0.1978,
+            "quantise": 0.8294,
+            "warm": 0.1422,
         },
         "decode": {
-            "overhead_us": 7.02,
-            "part_ns": 110.2,
-            "warm": 0.8049,
-            "inflight_kb": 14.8,
-            "seq_ns": 2.437,
-            "group_us": 0.3206,
+            "overhead_us": 7.028,
+            "part_ns": 110.5,
+            "warm": 0.8398,
+            "inflight_kb": 60.63,
+            "seq_ns": 2.402,
+            "group_us": 0.677,
             "window_us": 0.01,
-            "window_ps": 1.904,
+            "window_ps": 1.905,
         },
     },
 }
@@ -142,12 +144,11 @@ LIBRARIES: Final[Mapping[str, Mapping[str, Mapping[str, float]]]] = {
 
 overhead_us: a call beyond launch and fill. split_us: merging split K. part_ns: each part of a split sequence, at head size 128. leak:
 share of the lesser resources not hidden. step_ns: one 128-byte step of a block along K. store_ps: stores of the last wave, per element of
-C. quantise: bytes of the activation quantisation over the least (3 M K). warm: share of L2 that keeps K and V between replays.
+C. quantise: bytes of the activation quantisation over the least (3 M K). warm: share of L2 that keeps weights, or K and V, between replays.
 inflight_kb: bytes a block keeps in flight, at head size 128. generic: the same share where only an untuned kernel exists. seq_ns: each
-sequence of a call. group_us: each wave but the first, several query heads to a KV head, at head size 128. short_us: a call of the kernel for
-short sequences, or of masked MHA. lone_us: splitting in an untuned kernel. copy_us: a copy of the cache's layout, several sequences and KV
-heads. token_ns: a block of masked MHA, each token. window_us, window_ps: a window at all, and
-per token of the sequences.
+sequence of a call. group_us: each wave but the first, several query heads to a KV head, at head size 128. short_us: a call of the kernel
+for short sequences, or of masked MHA. lone_us: splitting in an untuned kernel. copy_us: a copy of the cache's layout, several sequences
+and KV heads. token_ns: a block of masked MHA, each token. window_us, window_ps: a window at all, and per token of the sequences.
 """
 
 ROOFLINES: Final[Mapping[tuple[str, str, str, str], Mapping[str, float]]] = {

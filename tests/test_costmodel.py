@@ -153,6 +153,23 @@ def test_no_floor_violation_in_a_million_candidates():
         assert (times >= floor * (1 - 1e-12)).all()  # before the gate already
 
 
+def test_no_floor_violation_in_a_million_candidates_of_all_ops():
+    """Random candidates of every variant, shape and board the project has."""
+    draws, priced = np.random.Generator(np.random.PCG64(11)), 0
+    for op, gpu in PAIRS:
+        for shape in (*op.shapes, op.heldout):
+            floor = costmodel.floor_ms(gpu, op.work(shape))
+            for variant in (v for v in op.variants if v.usable(gpu.features)):
+                columns = variant.columns()
+                at = draws.integers(0, len(next(iter(columns.values()))), 1200)
+                times = costmodel.price(
+                    gpu, variant.demand(shape, {name: values[at] for name, values in columns.items()}), op.work(shape)
+                ).ms
+                assert (times >= floor).all()
+                priced += len(times)
+    assert priced > 1_000_000
+
+
 @pytest.mark.parametrize(
     ("gpu", "published"),
     [("h100", (0.1819, 0.3503, 0.7001)), ("h200", (0.1315, 0.2480, 0.5032))],  # aiconfigurator, best clean library

@@ -1,5 +1,6 @@
 """The calibration and its report: reading measurements, the library model, its floors, and the command line."""
 
+import gzip
 import importlib
 import json
 import subprocess
@@ -177,6 +178,96 @@ def test_bad_input_is_one_line(files: tuple[Path, Path], tmp_path: Path, argumen
     assert done.stderr.startswith("error: ")
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (GEMM, "", "no column 'system'"),
+        (GEMM, GEMM.splitlines()[0] + "\n", "no rows below the header"),
+        (",n,k,", ",n,q,", "no column 'k'"),
+        ("a100_sxm,bfloat16,64", "a100_sxm,bfloat16,", "bad.csv:4: m '' is no number"),
+        ("a100_sxm,bfloat16,64", "a100_sxm,bfloat16,1.5", "bad.csv:4: m 1.5; it must be a whole number"),
+        ("a100_sxm,bfloat16,64", "a100_sxm,bfloat16,1e30", "bad.csv:4: m 1e+30; it must be a whole number"),
+        ("a100_sxm,bfloat16", "a100_sxm,fp4", "bad.csv:4: dtype 'fp4'"),
+        ("0.09,4", "nan,4", "bad.csv:4: measured_ms 'nan'"),
+        ("0.09,4", "0.09", "bad.csv:4: 6 fields"),
+    ],
+)
+def test_odd_rows_are_one_line_and_write_nothing(tmp_path: Path, old: str, new: str, told: str):
+    bad, out = tmp_path / "bad.csv", tmp_path / "out.csv"
+    bad.write_text(GEMM.replace(old, new))
+    done = run("--gemm", str(bad), "--predictions", str(out))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert told in done.stderr
+    assert not out.exists()
+
+
+def test_heads_in_whole_groups(tmp_path: Path):
+    bad = tmp_path / "bad.csv"
+    bad.write_text(DECODE.replace("a100_sxm,8,32,8", "a100_sxm,8,32,7"))
+    with pytest.raises(measured.BadInputError, match=r"bad\.csv:6: heads 32 are no multiple of kv_heads 7"):
+        measured.read(bad, "decode")
+
+
+def test_a_broken_archive_or_missing_fit_is_one_line(files: tuple[Path, Path], tmp_path: Path):
+    cut, out = tmp_path / "cut.csv.gz", tmp_path / "out.csv"
+    cut.write_bytes(gzip.compress(GEMM.encode())[:60])
+    for arguments in (("--gemm", str(cut)), ("--gemm", str(files[0]), "--fit", str(tmp_path / "none.csv"))):
+        done = run(*arguments, "--predictions", str(out))
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert not out.exists()
+
+
+def test_a_mark_at_the_start_of_the_file_is_read_over(tmp_path: Path):
+    marked = tmp_path / "gemm.csv"
+    marked.write_text(GEMM, encoding="utf-8-sig")
+    assert len(measured.read(marked, "gemm").texts) == 5
+
+
+def one_row(system: str, **axes: int) -> str:
+    """A decode file of one shape."""
+    row = {"batch_size": 2, "heads": 8, "kv_heads": 8, "head_dim": 128, "T": 1024, "window_size": 0} | axes
+    row |= {"tokens_read": row["T"]}
+    return f"system,{','.join(row)},measured_ms\n{system},{','.join(map(str, row.values()))},1\n"
+
+
+@pytest.mark.parametrize(
+    ("system", "axes", "found"),
+    [
+        ("a100_sxm", {}, {"masked"}),
+        ("a100_sxm", {"heads": 32}, set()),
+        ("a100_sxm", {"T": 65536}, {"masked", "alone"}),
+        ("a100_sxm", {"heads": 16, "kv_heads": 16}, {"few"}),
+        ("h100_sxm", {"heads": 16, "kv_heads": 16}, {"few"}),
+        ("h200_sxm", {"heads": 16, "kv_heads": 16}, set()),
+        ("h200_sxm", {"heads": 12, "kv_heads": 12}, {"few"}),
+        ("h200_sxm", {"heads": 12, "kv_heads": 12, "T": 65536}, {"few", "alone"}),
+        ("h100_sxm", {"heads": 16, "kv_heads": 16, "head_dim": 64}, {"few", "alone"}),
+        ("h100_sxm", {"head_dim": 64, "T": 512}, {"short"}),
+        ("rtx_pro_6000_server", {"heads": 16, "kv_heads": 16}, set()),
+    ],
+)
+def test_coverage_of_the_libraries(tmp_path: Path, system: str, axes: dict[str, int], found: set[str]):
+    path = tmp_path / "one.csv"
+    path.write_text(one_row(system, **axes))
+    (column,) = measured.read(path, "decode").columns
+    told = libraries.coverage(libraries.SYSTEMS[system], column)
+    assert {name for name in ("masked", "few", "alone", "short") if getattr(told, name).all()} == found
+
+
+def test_masked_mha_walks_its_tokens(tmp_path: Path):
+    path = tmp_path / "one.csv"
+    path.write_text(one_row("a100_sxm", T=131072) + "a100_sxm,2,8,8,128,65536,0,65536,1\n")
+    long, half = libraries.predict(measured.read(path, "decode").columns[0])
+    assert long / half == pytest.approx(2, rel=0.05)  # one block a head, however few: no part of the GPU helps
+
+
+def test_quarters_are_disjoint():
+    shapes = [(m, n, 64) for m in range(1, 9) for n in range(1, 9)]
+    held = [sum(measured._held_out("gemm", shape, quarter) for quarter in range(4)) for shape in shapes]
+    assert held == [1] * len(shapes)
 
 
 def test_floor_seconds_takes_arrays():
