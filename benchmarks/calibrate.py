@@ -47,7 +47,6 @@ BOUNDS: Final[Bounds] = {
     "short_us": (0.1, 30.0),
     "lone_us": (0.1, 30.0),
     "copy_us": (0.1, 30.0),
-    "token_ns": (1.0, 100.0),
 }
 GEMM: Final = {"overhead_us": 2.0, "split_us": 1.5, "leak": 0.03, "step_ns": 60.0, "store_ps": 0.16}
 DECODE: Final = {"overhead_us": 7.5, "part_ns": 150.0, "warm": 0.6, "inflight_kb": 30.0, "seq_ns": 25.0, "group_us": 1.5}
@@ -61,7 +60,6 @@ AMPERE: Final = {
     "short_us": 10.0,
     "lone_us": 10.0,
     "copy_us": 4.0,
-    "token_ns": 22.0,
 }
 """Nothing of what a sequence or a group costs is seen on A100: with `seq_ns` and `group_us` the error of the test rows falls by 0.2."""
 WINDOW: Final = {"window_us": 2.0, "window_ps": 10.0}
@@ -86,7 +84,6 @@ NEUTRAL: Final = {
     "seq_ns": 0.0,
     "lone_us": 0.0,
     "copy_us": 0.0,
-    "token_ns": 0.0,
 }
 """The value of each constant at which its term says nothing."""
 
@@ -123,7 +120,7 @@ C. quantise: bytes of the activation quantisation over the least (3 M K). warm: 
 inflight_kb: bytes a block keeps in flight, at head size 128. generic: the same share where only an untuned kernel exists. seq_ns: each
 sequence of a call. group_us: each wave but the first, several query heads to a KV head, at head size 128. short_us: a call of the kernel
 for short sequences, or of masked MHA. lone_us: splitting in an untuned kernel. copy_us: a copy of the cache's layout, several sequences
-and KV heads. token_ns: a block of masked MHA, each token. window_us, window_ps: a window at all, and per token of the sequences.
+and KV heads. window_us, window_ps: a window at all, and per token of the sequences.
 """'''
 
 Constants = dict[str, float]

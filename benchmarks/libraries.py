@@ -179,9 +179,10 @@ class Coverage:
     """
 
     masked: Mask
-    """MHA on A100 up to 8 KV heads: TensorRT-LLM's masked MHA, whose blocks walk the tokens one after another."""
+    """MHA on A100 up to 8 KV heads, whose times are those of masked MHA: little overhead, a block to a head, walking the tokens."""
     few: Mask
-    """One or two libraries: more than 8 KV heads (on H200 no power of two, or head size 64), or from 96 query heads on."""
+    """One or two libraries: more than 8 KV heads (on H200 no power of two, or head size 64), from 96 query heads on, and the largest calls
+    on A100."""
     alone: Mask
     """One library, which is not tuned for the shape."""
     short: Mask
@@ -192,19 +193,23 @@ MASKED_WAVE: Final = 0.45
 """Masked MHA splits a sequence while its blocks fill less than this of the multiprocessors: 4, 8, 16, 32 blocks on A100 into about 10, 6, 2
 and 1 parts (estimated from its times at 16k and 32k tokens)."""
 FAR: Final = 2**19
-"""(Heads + 2 KV heads) x tokens of a sequence beyond which a library with 8-16k tokens to a table drops out (read off the tables)."""
+"""(Heads + 2 KV heads) x tokens of a sequence beyond which the tables have one library less (read off the tables)."""
+LARGE: Final = 2**23
+"""Query heads x tokens of all sequences beyond which the A100 tables have one library less (from 256 sequences on, already there)."""
 MUST_SPLIT: Final = 2**16
 """Tokens x head size from which the library left for uncovered shapes splits, even where one part were faster (read off the tables)."""
 
 
 def coverage(gpu: Gpu, column: Column) -> Coverage:
     """The rules for one board."""
-    h, kv, d, read, window = (column.axes[name][:, None] for name in ("heads", "kv_heads", "head_dim", "tokens_read", "window_size"))
+    names = ("batch_size", "heads", "kv_heads", "head_dim", "tokens_read", "window_size")
+    b, h, kv, d, read, window = (column.axes[name][:, None] for name in names)
     wide, far, mha = (kv > 8) | (h >= 96), (h + 2 * kv) * read > FAR, h == kv
     none = np.zeros_like(wide)
     if gpu.arch == "sm_80":
-        masked = mha & (kv <= 8)
-        return Coverage(masked=masked, few=wide, alone=masked & far, short=none)
+        masked, size = mha & (kv <= 8), b * h * read
+        large = (size > LARGE) | ((size == LARGE) & (b >= 256))
+        return Coverage(masked=masked, few=wide | (large & ~masked), alone=masked & far, short=none)
     if gpu.arch != "sm_90a":
         return Coverage(masked=none, few=none, alone=none, short=none)
     few = wide & ((d == 64) | (kv & (kv - 1) != 0) | (gpu.name == "h100"))
@@ -242,7 +247,6 @@ def decode(gpu: Gpu, column: Column, c: Constants) -> tuple[Demand, Mask]:
         efficiency=0.5,
         sfu_ops=blocks * tokens * ceil_div(group, 16 * cuts) * 16,
         leak=LEAK["sm_90a" if "wgmma" in gpu.features else "sm_80"],
-        chain_ns=np.where(cover.masked, c.get("token_ns", 0.0) * tokens, 0.0),
         turn_ns=turn,
         tail_ns=_call(column, cover, c) + _merge(gpu, column, cover, c) + windowed(column, c) - turn,
     )

@@ -25,7 +25,7 @@ class Board:
 
 
 BOARDS: Final[Mapping[str, Board]] = {
-    "a100": Board(dram_sustained_fraction=0.8253, power_droop=0.001039),
+    "a100": Board(dram_sustained_fraction=0.8313, power_droop=0.001018),
     "h100": Board(dram_sustained_fraction=0.9154, power_droop=0.1669),
     "h200": Board(dram_sustained_fraction=0.912, power_droop=0.1579),
     "rtx_pro_6000": Board(dram_sustained_fraction=0.8631, power_droop=0.05501),
@@ -35,22 +35,21 @@ BOARDS: Final[Mapping[str, Board]] = {
 LIBRARIES: Final[Mapping[str, Mapping[str, Mapping[str, float]]]] = {
     "a100": {
         "gemm bfloat16": {
-            "overhead_us": 2.346,
-            "split_us": 2.035,
-            "leak": 0.145,
-            "step_ns": 57.9,
-            "store_ps": 0.6224,
+            "overhead_us": 1.733,
+            "split_us": 1.541,
+            "leak": 0.1375,
+            "step_ns": 207.8,
+            "store_ps": 0.5754,
         },
         "decode": {
-            "overhead_us": 14.1,
-            "part_ns": 430.2,
-            "warm": 0.3119,
-            "inflight_kb": 13.58,
-            "generic": 0.4734,
-            "short_us": 7.887,
-            "lone_us": 11.23,
-            "copy_us": 4.495,
-            "token_ns": 16.0,
+            "overhead_us": 14.16,
+            "part_ns": 392.8,
+            "warm": 0.3145,
+            "inflight_kb": 12.17,
+            "generic": 0.5323,
+            "short_us": 10.51,
+            "lone_us": 9.913,
+            "copy_us": 4.306,
         },
     },
     "h100": {
@@ -148,7 +147,7 @@ C. quantise: bytes of the activation quantisation over the least (3 M K). warm: 
 inflight_kb: bytes a block keeps in flight, at head size 128. generic: the same share where only an untuned kernel exists. seq_ns: each
 sequence of a call. group_us: each wave but the first, several query heads to a KV head, at head size 128. short_us: a call of the kernel
 for short sequences, or of masked MHA. lone_us: splitting in an untuned kernel. copy_us: a copy of the cache's layout, several sequences
-and KV heads. token_ns: a block of masked MHA, each token. window_us, window_ps: a window at all, and per token of the sequences.
+and KV heads. window_us, window_ps: a window at all, and per token of the sequences.
 """
 
 ROOFLINES: Final[Mapping[tuple[str, str, str, str], Mapping[str, float]]] = {
