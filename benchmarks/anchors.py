@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from libraries import RTX_PRO_6000
 
-from generator import costmodel
+from generator import costmodel, facts
 from generator.gpus import BY_NAME as GPU
 from generator.gpus import Gpu
 from generator.ops import BY_NAME as OP
@@ -165,7 +165,8 @@ def best_ms(op: str, gpu: Gpu, shape: Shape) -> float:
     """The best candidate of all variants the board can run."""
     spec = OP[op]
     usable = [variant for variant in spec.variants if variant.usable(gpu.features)]
-    return min(float(costmodel.price(gpu, variant.demand(shape, variant.columns()), spec.work(shape)).ms.min()) for variant in usable)
+    demands = (facts.demand(spec, variant, shape, gpu.arch, variant.points) for variant in usable)
+    return min(float(costmodel.price(gpu, demand, spec.work(shape)).ms.min()) for demand in demands)
 
 
 def table(groups: list[Group]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from generator import costmodel
+from generator import costmodel, facts
 from generator.gpus import GPUS, Gpu
 from generator.ops import OPS
 from generator.ops.base import Op, Params, Shape, Variant
@@ -51,7 +51,7 @@ def survey(op: Op, gpu: Gpu, shape: Shape) -> Survey:
 
 
 def _times(op: Op, gpu: Gpu, shape: Shape, variant: Variant) -> costmodel.Floats:
-    price = costmodel.price(gpu, variant.demand(shape, variant.columns()), op.work(shape))
+    price = costmodel.price(gpu, facts.demand(op, variant, shape, gpu.arch, variant.points), op.work(shape))
     return np.broadcast_to(price.ms, (len(variant.points),))
 
 

@@ -6,4 +6,4 @@ In 0.x any change of a stored byte or of the schema is a MINOR step, a change of
 
 from typing import Final
 
-DATASET_VERSION: Final = "0.2.0"
+DATASET_VERSION: Final = "0.3.0"

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from generator import costmodel, explain
+from generator import costmodel, explain, facts
 from generator.errors import InputError
 from generator.gpus import GPUS
 from generator.ops import OPS
@@ -19,7 +19,7 @@ def test_every_variant_is_explained_and_its_terms_add_up(op: Op):
             if not variant.needs <= gpu.features:
                 continue
             told = explain.explain(task, variant.name, variant.start)
-            demand = variant.demand(task.shape, variant.columns())
+            demand = facts.demand(op, variant, task.shape, gpu.arch, variant.points)
             priced = costmodel.price(gpu, demand, op.work(task.shape)).ms
             ms = float(np.broadcast_to(priced, (len(variant.points),))[variant.points.index(variant.start)])
             assert told.ms == ms
