@@ -26,7 +26,7 @@ constexpr unsigned ALL = 0xffffffffu;
 
 // Unsigned keys that sort like the floats they come from, greatest first.
 __device__ __forceinline__ unsigned falling_key(float f) {
-  const unsigned bits = __float_as_uint(f + 0.0f); // -0 counts as 0
+  const unsigned bits = __float_as_uint(f);
   return bits & 0x80000000u ? bits : ~bits & 0x7fffffffu;
 }
 
