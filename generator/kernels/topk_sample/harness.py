@@ -16,13 +16,14 @@ KEEP = 64
 
 
 def cases(rng: np.random.Generator) -> tuple[Case, ...]:
-    """Ragged: a row no tile divides, all logits negative. Adversarial: plateaus wider than k, near-flat rows, end draws."""
+    """Ragged: a row no tile divides, all logits negative. Adversarial: plateaus wider than k, one of both zeros, near-flat rows, end draws."""
     ragged = rng.standard_normal((3, 3004)) * 3 - 40
     ties = np.round(rng.standard_normal((6, 9004)) * 4) / 4
     ties[1] = -2.5
     ties[2, ::7] = 6.0
     ties[5] = np.where(np.arange(9004) % 2048 == 5, 9.5, 9.25)
-    ties[3:5] = rng.standard_normal((2, 9004)) * 0.01 + 1
+    ties[3] = rng.standard_normal(9004) * 0.01 + 1
+    ties[4] = np.where(np.arange(9004) < 4502, 0.0, -0.0)
     return (
         _case("ragged", ragged, np.array([0.05, 0.5, 0.97]), 37),
         _case("adversarial", ties, np.array([0.31, 0.83, 0.96, 0.0, 0.9999, 0.42]), 3),

@@ -31,7 +31,7 @@ struct __align__(VEC * 4) Packet {
 
 // Unsigned keys that sort like the floats they come from.
 __device__ __forceinline__ unsigned order_key(float f) {
-  const unsigned bits = __float_as_uint(f);
+  const unsigned bits = __float_as_uint(f + 0.0f); // -0 counts as 0
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
