@@ -63,10 +63,9 @@ def test_honest_points_are_right_and_every_bug_is_caught_at_the_start(op: Op):
             found = facts.check(op, variant, params)
             assert found.error is not None
             assert (found.kind == facts.OK) == (found.error <= op.tolerance) == (variant.flaw is None)
-        caught = [facts.caught(op, variant, params) for params in variant.points]
-        for bug in variant.bugs:
-            assert facts.check(op, variant, variant.start, bug).kind != facts.OK
-            assert sum(bug in some for some in caught) >= 2, f"{variant.name} {bug.name} is caught at its start point only"
+        assert facts.caught(op, variant, variant.start) == variant.bugs
+    runs = [record.check.kind for of, record in facts.table(op.name).points.items() if "bug=" in of]
+    assert sum(kind != facts.OK for kind in runs) > 0.8 * len(runs), "bugs that hardly ever show"
 
 
 @by_op
