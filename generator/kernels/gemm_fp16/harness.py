@@ -8,6 +8,9 @@ import numpy.typing as npt
 from generator.evidence.harness import Case, Launch, Plan, Tile
 from generator.ops.gemm_fp16 import reference
 
+LEAST = 4
+"""Slices that `stream_k` finds worth a block."""
+
 
 def cases(rng: np.random.Generator) -> tuple[Case, ...]:
     """Ragged: no size is a multiple of a tile. Adversarial: whole numbers, sums pass fp16's 65504 and cancel in the second half of K.
@@ -87,7 +90,7 @@ def _split_plan(params: Mapping[str, int], case: Case, tiles: int) -> Plan:
 def _stream_plan(params: Mapping[str, int], case: Case, tiles: int) -> Plan:
     """A fixed grid; scratch for the blocks that these few slices keep busy."""
     tile, slices = params["block_m"] * params["block_n"], tiles * -(-case.shape["K"] // params["block_k"])
-    busy = min(params["persistent"], -(-slices // 4))
+    busy = min(params["persistent"], -(-slices // LEAST))
     launch = Launch(
         kernel="gemm_fp16",
         grid=(params["persistent"], 1, 1),
