@@ -8,6 +8,8 @@ the best point of a variant.
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from generator import facts
 from generator.gpus import GPUS
 from generator.ops import OPS
@@ -61,7 +63,7 @@ def _op(op: Op) -> Iterator[str]:
 def _step(op: Op, variant: Variant) -> tuple[str, ...]:
     flawed = f" **wrong on purpose**: {variant.flaw.slip}" if variant.flaw else ""
     claimed = {gpu.arch for gpu in GPUS if variant.needs <= gpu.features}
-    threads = int(facts.demand(op, variant, op.shapes[0], sorted(claimed)[0], [variant.start]).threads)
+    threads = int(np.ravel(facts.demand(op, variant, op.shapes[0], sorted(claimed)[0], [variant.start]).threads)[0])
     built = [
         facts.main(facts.compiled(op, variant, variant.start, op.shapes[0], arch), threads) if arch in claimed else None for arch in ARCHS
     ]

@@ -88,7 +88,7 @@ def plan(dice: Dice, scenario: str, land: Landscape, n: int) -> str:
         ),
         "campaign": (
             f"fleet of {n} over variant x cfg, verifier re-benches leaders before each merge",
-            f"two waves over {listed}, re-bench, merge, then the whole fleet around the winner",
+            f"two waves over {listed}, re-bench, then all around the winner",
             f"{n} agents in waves over {len(names)} variants, a re-bench before each merge",
         ),
     }
