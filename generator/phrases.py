@@ -216,7 +216,7 @@ def unsupported(dice: Dice, point: Point, arch: str) -> str:
     """The compiler's words, and what they mean."""
     match dice.below(3):
         case 0:
-            return f"{point.diagnostic}; {point.variant.name} needs {point.reason}"
+            return f"{point.diagnostic}; needs {point.reason}, which {arch} lacks"
         case 1:
             return f"unsupported on {arch}: {point.diagnostic}"
     return f"{point.diagnostic} (no {point.reason} on {arch})"

@@ -21,6 +21,8 @@ ILLEGAL_BELOW: Final = 0.105
 """Thresholds on a draw divided by the agent's slip: first an illegal point, then a bug, then a variant the arch lacks."""
 BUG_BELOW: Final = 0.19
 LACKING_BELOW: Final = 0.36
+CLOSE: Final = 2
+"""Neighbours of a region in which no slip shows, where one may be made instead."""
 GLANCES: Final = 4
 """An average agent weighs up to this many points before it picks one."""
 
@@ -108,9 +110,11 @@ def choose(agent: Agent, land: Landscape, dice: Dice) -> Pick | None:
 
 
 def _slip(agent: Agent, land: Landscape, focus: str, dice: Dice) -> Pick | None:
-    """A bug at a point of its region that a check catches there, or, once, a shortcut that the op does not allow."""
-    mine = [p for p in agent.region if p.variant.name == focus and p.bugs] or [p for p in land.legal[focus] if p.bugs]
-    point = _weigh(agent, mine, dice, unsent_only=False)
+    """A bug that a check catches at a point of its region, or close by, or, once, a shortcut that the op does not allow."""
+    mine = [p for p in agent.region if p.bugs]
+    if agent.region and not mine:
+        mine = [p for p in land.near(agent.region[0]) if p.bugs][:CLOSE]
+    point = _weigh(agent, mine or [p for p in land.legal[focus] if p.bugs], dice, unsent_only=False)
     picks = [Pick(point, bug) for bug in point.bugs] if point else []
     tempting = [Pick(p) for p in land.flawed]
     if not any(pick.key in agent.sent for pick in tempting):

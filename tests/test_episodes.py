@@ -133,9 +133,9 @@ def test_no_altered_id_is_accepted(rows: list[dict]):
 
 def test_the_seed_belongs_to_the_id(rows: list[dict]):
     refused = 0
-    for row in rows[:20]:
+    for row in rows:
         try:
             regenerate(row["episode_id"], seed=1)
         except InputError:
             refused += 1
-    assert refused > 15
+    assert refused > 0.7 * len(rows)  # the others have as many messages under either seed

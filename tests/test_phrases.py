@@ -62,6 +62,6 @@ def test_text_is_terse_and_varied(train: pa.Table):
     for row in train.slice(0, 200).to_pylist():
         for m in row["messages"]:
             if m["kind"] not in {"candidate", "leaderboard"}:
-                assert len(m["content"]) < 320, m["content"]
+                assert len(m["content"]) < 360, m["content"]
                 seen.setdefault(m["kind"], set()).add(re.sub(r"[\d.]+", "#", m["content"]))
     assert all(len(shapes) >= 3 for shapes in seen.values())

@@ -6,7 +6,7 @@ import pytest
 from generator.release import training_tasks
 from generator.rng import Dice, stream_key
 from generator.task import landscape
-from generator.team import Agent, assemble, choose, roles, size, slices
+from generator.team import CLOSE, Agent, assemble, choose, roles, size, slices
 from schema.vocab import SCENARIOS, SPECIALISTS
 
 LANDS = [landscape(t) for t in training_tasks()[::25]]
@@ -93,3 +93,19 @@ def test_slices_deal_every_point_and_leave_nobody_idle():
         assert len(parts) == count
         assert all(parts)
         assert {p.key for part in parts for p in part} == {p.key for p in points}
+
+
+def test_a_slip_is_made_in_the_agents_region_or_close_by():
+    land = LANDS[0]
+    slips = 0
+    for point in land.legal[land.ladder[-1]]:
+        near = [p.key for p in land.near(point) if p.bugs][:CLOSE]
+        agent = worker(0.65)
+        agent.region = [point]
+        for i in range(60):
+            pick = choose(agent, land, dice(i))
+            if pick.bug is not None:
+                slips += 1
+                assert pick.bug in pick.point.bugs
+                assert pick.point.key in ([point.key] if point.bugs else near)
+    assert slips > 50

@@ -340,8 +340,8 @@ CLUSTER_ROWS = Variant(
         ),
         Bug(
             name="block_barrier",
-            old="  cluster_arrive();\n  cluster_wait();",
-            new="  __syncthreads();",
+            old="cluster_sync();",
+            new="__syncthreads();",
             slip="barrier of the block where the sums of the whole cluster are needed",
             symptom="sums of slower blocks are read before they are there",
         ),

@@ -41,7 +41,7 @@ def demand_selection(s: Shape, p: Columns) -> Demand:
 def log2(x: Quantity) -> npt.NDArray[np.float64]:
     """Binary logarithm of numbers from 1 to 2^30, linear between powers of two: sums and quotients only, the same on every CPU."""
     x = np.asarray(x, dtype=np.float64)
-    whole = sum((x >= 2.0**i).astype(np.int64) for i in range(1, 31))
+    whole = sum((x >= 1 << i).astype(np.int64) for i in range(1, 31))
     return whole + x / np.left_shift(1, whole) - 1
 
 

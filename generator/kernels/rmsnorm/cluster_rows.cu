@@ -43,6 +43,11 @@ __device__ __forceinline__ void cluster_arrive() {
 
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+__device__ __forceinline__ void cluster_sync() {
+  cluster_arrive();
+  cluster_wait();
+}
+
 // The value that block `rank` of the cluster holds where this block holds `local`.
 __device__ __forceinline__ float read_from(const float* local, unsigned rank) {
   const unsigned here = (unsigned)__cvta_generic_to_shared(local);
@@ -82,8 +87,7 @@ rmsnorm(const __half* __restrict__ x, const __half* __restrict__ w, __half* __re
     }
   sum = warp_sum(sum);
   if (lane == 0) partial[warp] = sum;
-  cluster_arrive();
-  cluster_wait();
+  cluster_sync();
   sum = warp_sum(lane < SUMS ? read_from(&partial[lane % WARPS], lane / WARPS) : 0.0f);
   cluster_arrive();
 
