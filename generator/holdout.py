@@ -52,7 +52,7 @@ def prompt(land: Landscape) -> str:
     """The task as a policy reads it."""
     task = land.task
     op, gpu = task.op, task.gpu
-    variants = "\n".join(_variant(variant, land, gpu) for variant in op.variants)
+    variants = "\n".join(_variant(variant, land, gpu) for variant in op.variants if variant.flaw is None)
     features = ", ".join(sorted(gpu.features))
     return f"""Optimise one inference kernel.
 

@@ -30,7 +30,7 @@ def test_prompts_state_the_task(holdout: pa.Table):
         assert op.summary in text
         assert f"{row['gpu']} (" in text
         assert row["arch"] in text
-        assert all(f"- {v.name}: {v.idea}" in text for v in op.variants)
+        assert all((f"- {v.name}: {v.idea}" in text) == (v.flaw is None) for v in op.variants)
         assert all(f"{a}={row['shape'][a]}" in text for a in op.axes)
         assert "log2(baseline / best) / 4" in text
 

@@ -112,6 +112,7 @@ def counts(op: Op, made: Table) -> "Counter[str]":
             "matching": sum(record.check.kind == judge.OK for record in honest),
             "bugs": sum(len(variant.bugs) for variant in op.variants),
             "bug points": len(bugs),
+            "runs": len(made.points),
             "caught": sum(record.check.kind != judge.OK for record in bugs),
             "texts": len(made.sources),
             "compiles": sum(len(record.archs) for record in made.sources.values()),
