@@ -90,7 +90,7 @@ class Landscape:
     faulty: Mapping[str, tuple[Point, ...]]
     """Points of each usable variant that a compiler or the launch refuses."""
     lacking: tuple[Point, ...]
-    """Points of variants whose instructions the arch lacks."""
+    """Points of variants whose instructions the arch lacks, a few of each."""
     flawed: tuple[Point, ...]
     """Points of shortcuts that run here and give wrong results."""
     _texts: dict[tuple[int, str], str] = field(default_factory=dict, repr=False, compare=False)
@@ -180,7 +180,8 @@ def _points(of: Task, variant: Variant, first: int) -> list[Point]:
     keys = itertools.count(first)
     missing = variant.needs - of.gpu.features
     if missing:
-        return [_refused(of, next(keys), variant, params, "unsupported", " and ".join(sorted(missing))) for params in variant.points]
+        why = " and ".join(sorted(missing))
+        return [_refused(of, next(keys), variant, params, "unsupported", why) for params in variant.offered_to_all]
     offered = [_offered(of, next(keys), variant, *priced) for priced in _priced(of, variant)]
     return offered + [_refused(of, next(keys), variant, bad.params, "illegal", bad.rule) for bad in variant.illegal]
 

@@ -1,12 +1,14 @@
 """Building and verifying tables, on an op cut down to a few points; and what nvcc says."""
 
 import dataclasses
+import random
 from concurrent.futures import Executor, Future
 from pathlib import Path
 
 import pytest
 
-from generator.evidence import build, nvcc, table, work
+from generator import facts
+from generator.evidence import build, catalogue, nvcc, table, work
 from generator.facts import Table
 from generator.ops import OPS
 from generator.ops.base import Bug, Illegal, Op
@@ -94,6 +96,24 @@ def test_verify_tells_a_table_from_a_changed_one(tmp_path: Path, monkeypatch: py
     path.write_text(text.replace('["ok", 0.', '["ok", 1.', 1), encoding="utf-8")
     assert build.verify([small()], tmp_path, report=said.append) == shortcomings + 1
     assert said[-1].startswith("1 differences")
+
+
+@needs_tools
+def test_sources_compiled_together_are_as_each_by_itself():
+    texts = [catalogue.render(RMSNORM, v, v.start, RMSNORM.shapes[0]) for v in RMSNORM.variants if not v.needs]
+    assert nvcc.compile_together(texts, "sm_86") == [nvcc.compile(text, "sm_86") for text in texts]
+    assert nvcc.compile_together([*texts, "int f() { return x; }"], "sm_86") is None
+    assert nvcc.compile_together([*texts, 'extern "C" __global__ void k() { int unused; }'], "sm_86") is None  # a warning
+
+
+@needs_tools
+@pytest.mark.parametrize("op", [op for op in OPS if op.impl == "cuda"], ids=lambda op: op.name)
+def test_a_source_by_itself_compiles_to_what_the_table_says(op: Op):
+    """The tables are made of sources compiled together; five of each op, drawn once and for all, are compiled alone."""
+    sources = [(source, arch) for source in catalogue.honest_and_illegal(op) for arch in source.archs]
+    for source, arch in random.Random(op.name).sample(sources, 5):
+        record = facts.table(op.name).sources[source.digest].archs[arch]
+        assert work.facts(nvcc.compile(source.text, arch, source.file)) == record, (source.of, arch)
 
 
 @needs_tools

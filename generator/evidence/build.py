@@ -24,6 +24,8 @@ from generator.facts import Check, PointRecord, SourceRecord, Table
 from generator.ops.base import Op
 
 WORKERS: Final = 2
+TOGETHER: Final = 10
+"""Sources that share a call of nvcc."""
 Report = Callable[[str], None]
 J = TypeVar("J")
 K = TypeVar("K")
@@ -85,20 +87,31 @@ def collect(op: Op, pool: Executor, folder: Path, report: Report = print) -> tup
         made.points[of] = PointRecord(check=ran.check, launch=ran.launch, profile=ran.profile)
         problems += [f"{op.name}: {p}" for p in (*_wrong_run(runs[of].point, ran.check), *ran.problems)]
 
-    caught = frozenset(of for of, record in made.points.items() if record.check.kind != judge.OK)
-    texts = [*catalogue.honest_and_illegal(op), *catalogue.buggy(op, caught)]
-    jobs = {
-        (source.digest, arch): work.CompileJob(op=op, variant=source.of.split()[0], source=source, arch=arch, folder=folder)
-        for source in texts
-        for arch in source.archs
-    }
-    for (digest, arch), found in _all(pool, work.compile_one, jobs, f"{op.name}: compiling", report).items():
-        source = jobs[digest, arch].source
-        made.sources.setdefault(digest, SourceRecord(of=source.of)).archs[arch] = work.facts(found)
-        problems += [f"{op.name}: {source.of} on {arch}: {p}" for p in _wrong_compile(source, arch, found)]
+    texts = [*catalogue.honest_and_illegal(op), *catalogue.buggy(op)]
+    jobs = dict(enumerate(_groups(op, texts, folder)))
+    for n, outcomes in _all(pool, work.compile_all, jobs, f"{op.name}: compiling, group", report).items():
+        for source, found in zip(jobs[n].sources, outcomes, strict=True):
+            arch = jobs[n].arch
+            made.sources.setdefault(source.digest, SourceRecord(of=source.of)).archs[arch] = work.facts(found)
+            problems += [f"{op.name}: {source.of} on {arch}: {p}" for p in _wrong_compile(source, arch, found)]
     problems += _entries_differ(op, texts)
     report(f"{op.name}: {_said(counts(op, made))}, {len(problems)} problems, {time.monotonic() - start:.0f} s")
     return made, problems
+
+
+def _groups(op: Op, texts: Sequence[Source], folder: Path) -> Iterator[work.CompileJob]:
+    """The texts of a variant for an arch, a few at a time; what should be refused by itself, for its message."""
+    alike: dict[tuple[str, str], list[Source]] = {}
+    for source in texts:
+        variant = source.of.split()[0]
+        for arch in source.archs:
+            if source.rule or arch in source.unsupported:
+                yield work.CompileJob(op=op, variant=variant, sources=(source,), arch=arch, folder=folder)
+            else:
+                alike.setdefault((variant, arch), []).append(source)
+    for (variant, arch), some in alike.items():
+        for at in range(0, len(some), TOGETHER):
+            yield work.CompileJob(op=op, variant=variant, sources=tuple(some[at : at + TOGETHER]), arch=arch, folder=folder)
 
 
 def counts(op: Op, made: Table) -> "Counter[str]":

@@ -1,11 +1,11 @@
 """What must be compiled and run for an op: every source a campaign could submit, each distinct text once.
 
-- Honest: every legal point at the constants of every shape, held-out one included; compiled for every arch, also those without the
-  feature it needs, whose refusal is evidence too. Run once a point (the constants come from the harness's cases).
+- Honest: every legal point at the constants of every shape, held-out one included; compiled for every arch that the variant claims, and
+  the few points that are offered to all (`Variant.offered_to_all`) also for the others, whose refusal is evidence too. Run once a point
+  (the constants come from the harness's cases).
 - Illegal: every illegal point at every set of constants, for one arch: `static_assert` is the front end's, which is the same for all.
 - Bugs: run, and so compiled by g++, at the start point and `ELSEWHERE` others, spread so that nearly every point has a bug. Compiled by the
-  real compiler at the start point for every arch that the variant claims, and at one other point where a run catches it, for one of those
-  archs and one shape in turn: a bug is one line of a text whose honest form compiles everywhere.
+  real compiler at the start point for every arch that the variant claims: a bug is one line of a text whose honest form compiles there.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from generator.ops.base import Bug, Op, Params, Shape, Variant
 ARCHS: Final = tuple(dict.fromkeys(gpu.arch for gpu in GPUS))
 SEED: Final = 0
 """Of the harness's inputs."""
-ELSEWHERE: Final = 3
+ELSEWHERE: Final = 2
 """Points beside the start at which a bug is run."""
 
 
@@ -110,7 +110,8 @@ def honest_and_illegal(op: Op) -> list[Source]:
         archs = claimed(variant)
         refused = tuple(arch for arch in ARCHS if arch not in archs)
         for params in variant.points:
-            source = _source(op, variant, params, shape, archs=ARCHS, unsupported=refused)
+            asked, lacking = (ARCHS, refused) if params in variant.offered_to_all else (archs, ())
+            source = _source(op, variant, params, shape, archs=asked, unsupported=lacking)
             found.setdefault(source.text, source)
         for illegal in variant.illegal:
             source = _source(op, variant, illegal.params, shape, archs=archs[:1], rule=illegal.rule)
@@ -118,32 +119,20 @@ def honest_and_illegal(op: Op) -> list[Source]:
     return list(found.values())
 
 
-def buggy(op: Op, caught: frozenset[str]) -> list[Source]:
-    """The texts with a bug to compile; `caught` holds the labels of the points whose run failed."""
-    out = []
-    for variant in op.variants:
-        archs = claimed(variant)
-        for n, bug in enumerate(variant.bugs):
-            out.append(_source(op, variant, variant.start, op.shapes[0], archs=archs, bug=bug))
-            others = [p for p in variant.points if p != variant.start and sources.label(variant.name, p, bug=bug.name) in caught]
-            if others:
-                shape, arch = all_shapes(op)[n % len(all_shapes(op))], archs[n % len(archs)]
-                out.append(_source(op, variant, others[n * len(others) // len(variant.bugs)], shape, archs=(arch,), bug=bug))
-    return list({source.text: source for source in out}.values())
+def buggy(op: Op) -> list[Source]:
+    """The texts with a bug to compile."""
+    return [
+        _source(op, variant, variant.start, op.shapes[0], archs=claimed(variant), bug=bug)
+        for variant in op.variants
+        for bug in variant.bugs
+    ]
 
 
 def points(variant: Variant) -> Iterator[Point]:
-    """What is run of a variant: every legal point, and each bug where `tried` says."""
+    """What is run of a variant: every legal point, and each bug at the start and `ELSEWHERE` others."""
     yield from (Point(variant=variant, params=params) for params in variant.points)
     for n, bug in enumerate(variant.bugs):
-        yield from (Point(variant=variant, params=params, bug=bug) for params in tried(variant, n))
-
-
-def tried(variant: Variant, n: int) -> tuple[Params, ...]:
-    """Points at which the n-th bug of a variant is run: its start, and others at even distances."""
-    others = [params for params in variant.points if params != variant.start]
-    places = {(n + k * len(others) // ELSEWHERE) % len(others) for k in range(ELSEWHERE)}
-    return variant.start, *(others[place] for place in sorted(places))
+        yield from (Point(variant=variant, params=params, bug=bug) for params in variant.spread(ELSEWHERE, n))
 
 
 def _source(

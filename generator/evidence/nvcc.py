@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
@@ -26,6 +27,8 @@ _ENTRY: Final = re.compile(
     r"Used (?P<registers>\d+) registers(?P<rest>[^\n]*)",
     re.DOTALL,
 )
+_INCLUDE: Final = re.compile(r"^#include .*$", re.MULTILINE)
+_SPACE: Final = "source_"
 _TEMPORARY: Final = re.compile(r"\S*/tmpxft_[0-9a-f]+_[0-9a-f]+-\d+_")
 
 
@@ -61,6 +64,37 @@ def compile(source: str, arch: str, file: str = "kernel.cu") -> Compiled:
         command = (nvcc, "-std=c++17", f"-arch={arch}", "-cubin", "-Xptxas", "-v", "-o", "out.cubin", file)
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"}, check=False)
     return read(done.stdout + done.stderr, ok=done.returncode == 0)
+
+
+def compile_together(sources: Sequence[str], arch: str) -> list[Compiled] | None:
+    """Several sources compiled for `arch` in one go, each in a namespace of its own; half the time of one by one.
+
+    None if nvcc refuses one or warns: only a source by itself can tell of which. Kernels are compiled one after another, so their
+    registers are those of a source by itself; the tests hold them to that.
+    """
+    includes = dict.fromkeys(line for source in sources for line in _INCLUDE.findall(source))
+    apart = [_INCLUDE.sub("", source).replace('extern "C" __global__', "__global__") for source in sources]
+    spaces = [f"namespace {_SPACE}{n} {{\n{text}\n}}" for n, text in enumerate(apart)]
+    whole = compile("\n".join((*includes, *spaces)), arch)
+    if whole.diagnostic or whole.warnings:
+        return None
+    found = [Compiled() for _ in sources]
+    for mangled, kernel in whole.kernels.items():
+        space, name = _unmangled(mangled)
+        found[int(space.removeprefix(_SPACE))].kernels[name] = kernel
+    return found
+
+
+def _unmangled(name: str) -> tuple[str, str]:
+    """Namespace and function of `_ZN<length><namespace><length><function>...`."""
+    parts, at = [], len("_ZN")
+    for _ in range(2):
+        digits = re.compile(r"\d+").match(name, at)
+        if digits is None:
+            raise ValueError(f"not the name of a function in a namespace: {name}")
+        at = digits.end() + int(digits[0])
+        parts.append(name[digits.end() : at])
+    return parts[0], parts[1]
 
 
 def read(log: str, *, ok: bool) -> Compiled:

@@ -28,7 +28,7 @@ One JSON object, one record a line, sorted, so that a change of one point is a c
 - `of`: its label, `variant CONSTANT=... param=... bug=...`.
 - per arch, kernel -> `[registers per thread, shared memory in bytes, spill stores in bytes]` (shared memory is static for CUDA, all of it
   for Triton); or, if it did not compile, the first error line as a string. An illegal point has one arch: its diagnostic holds for all.
-  A bug is compiled at some (constants, arch) pairs only, see `catalogue`.
+  Not every text is compiled for every arch, see `catalogue`.
 """
 
 import json

@@ -1,7 +1,8 @@
-"""The two jobs that evidence is made of, as they run in worker processes: compile one text for one arch, run one point on all cases."""
+"""The two jobs that evidence is made of, as they run in worker processes: compile texts for one arch, run one point on all cases."""
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from generator.evidence import catalogue, emulate, judge, nvcc, triton_tools
 from generator.evidence.catalogue import Point, Source
-from generator.evidence.harness import Case, Launch
+from generator.evidence.harness import Case, Entry, Launch
 from generator.facts import Check, Facts, Launches, Profile, digest
 from generator.ops.base import Op
 
@@ -21,11 +22,11 @@ GRID_LIMITS = (2**31 - 1, 65535, 65535)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileJob:
-    """Compile `source` for `arch`; `folder` keeps results between builds."""
+    """Compile some sources of one variant for `arch`; `folder` keeps results between builds."""
 
     op: Op
     variant: str
-    source: Source
+    sources: tuple[Source, ...]
     arch: str
     folder: Path
 
@@ -49,22 +50,32 @@ class Ran:
     problems: tuple[str, ...] = ()
 
 
-def compile_one(job: CompileJob) -> nvcc.Compiled:
-    """The outcome of a CompileJob, from `folder` if it was done before with the same tools and inputs."""
-    source = job.source
-    entries = catalogue.harness(job.op.name).entries(job.variant, source.params, source.shape) if job.op.impl == "triton" else ()
-    tool = f"nvcc {nvcc.VERSION}" if job.op.impl == "cuda" else f"triton {triton_tools.VERSION} {entries}"
-    path = job.folder / f"{digest(f'{tool} {job.arch} {source.file} {source.text}')}.json"
-    if path.exists():
-        return _revive(json.loads(path.read_text(encoding="utf-8")))
-    if job.op.impl == "cuda":
-        found = nvcc.compile(source.text, job.arch, source.file)
-    else:
-        found = triton_tools.compile(source.text, entries, job.arch, source.file)
-    part = path.with_suffix(f".{job.arch}")
-    part.write_text(json.dumps(dataclasses.asdict(found)), encoding="utf-8")
-    part.replace(path)
-    return found
+def compile_all(job: CompileJob) -> list[nvcc.Compiled]:
+    """The outcomes of a CompileJob, from `folder` where that was done before with the same tools and inputs."""
+    paths = {source.digest: _kept_at(job, source) for source in job.sources}
+    missing = [source for source in job.sources if not paths[source.digest].exists()]
+    for source, found in zip(missing, _compiled(job, missing), strict=True):
+        part = paths[source.digest].with_suffix(f".{job.arch}")
+        part.write_text(json.dumps(dataclasses.asdict(found)), encoding="utf-8")
+        part.replace(paths[source.digest])
+    return [_revive(json.loads(paths[source.digest].read_text(encoding="utf-8"))) for source in job.sources]
+
+
+def _compiled(job: CompileJob, sources: Sequence[Source]) -> list[nvcc.Compiled]:
+    """Sources compiled: together if that goes well, else one by one."""
+    if job.op.impl == "triton":
+        return [triton_tools.compile(s.text, _entries(job, s), job.arch, s.file) for s in sources]
+    together = nvcc.compile_together([s.text for s in sources], job.arch) if len(sources) > 1 else None
+    return together or [nvcc.compile(s.text, job.arch, s.file) for s in sources]
+
+
+def _kept_at(job: CompileJob, source: Source) -> Path:
+    tool = f"nvcc {nvcc.VERSION}" if job.op.impl == "cuda" else f"triton {triton_tools.VERSION} {_entries(job, source)}"
+    return job.folder / f"{digest(f'{tool} {job.arch} {source.file} {source.text}')}.json"
+
+
+def _entries(job: CompileJob, source: Source) -> tuple[Entry, ...]:
+    return catalogue.harness(job.op.name).entries(job.variant, source.params, source.shape)
 
 
 def run_one(job: RunJob) -> Ran:

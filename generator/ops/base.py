@@ -144,6 +144,17 @@ class Variant:
         """Whether its legal points give right results on a GPU with these features."""
         return self.flaw is None and self.needs <= features
 
+    def spread(self, count: int, turn: int = 0) -> tuple[Params, ...]:
+        """The start point and up to `count` others at even distances among the points; `turn` shifts them."""
+        others = [params for params in self.points if params != self.start]
+        places = {(turn + k * len(others) // count) % len(others) for k in range(count)}
+        return self.start, *(others[place] for place in sorted(places))
+
+    @property
+    def offered_to_all(self) -> tuple[Params, ...]:
+        """The points that a team submits also where the arch lacks what the variant needs."""
+        return self.spread(3)
+
     def columns(self) -> dict[str, Column]:
         """All points as one int64 array `[points]` per tunable."""
         return {k: np.array([p[k] for p in self.points], dtype=np.int64) for k in self.start}
