@@ -13,6 +13,7 @@ from schema.vocab import FIXED_REWARDS
 
 LAND = landscape(training_tasks()[0])
 POINT = LAND.best
+SLIP = next(p for points in LAND.legal.values() for p in points if p.bugs)
 
 
 def bench(index: int = 0, floor: float = LAND.floor_ms, baseline: float = LAND.baseline.ms) -> Bench:
@@ -22,12 +23,12 @@ def bench(index: int = 0, floor: float = LAND.floor_ms, baseline: float = LAND.b
 def test_statuses_and_their_rewards():
     faulty = next(p for some in LAND.faulty.values() for p in some)
     assert step(faulty, None, 1.0, bench()).status == "compile_error"
-    assert step(POINT, POINT.bugs[0], 1.0, bench()).status == "wrong_result"
+    assert step(SLIP, SLIP.bugs[0], 1.0, bench()).status == "wrong_result"
     assert step(POINT, None, 1e9, bench()).status == "kept"
     lost = step(POINT, None, POINT.ms / 2, bench())
     assert lost.status == "no_improvement"
     assert lost.reward == FIXED_REWARDS["no_improvement"] == -0.05
-    for outcome in (step(faulty, None, 1.0, bench()), step(POINT, POINT.bugs[0], 1.0, bench())):
+    for outcome in (step(faulty, None, 1.0, bench()), step(SLIP, SLIP.bugs[0], 1.0, bench())):
         assert outcome.time_ms is None
         assert outcome.reward == FIXED_REWARDS[outcome.status]
 
