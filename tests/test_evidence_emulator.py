@@ -891,6 +891,14 @@ def test_a_verdict_covers_all_orders(folder: Path):
     assert judged(folder, "{ __shared__ volatile int s; s = threadIdx.x; o[threadIdx.x] = s >= 0; }").kind == "race"
 
 
+@pytest.mark.parametrize("stray", [-1, 64, -5000, 5000, 200_000])
+def test_an_access_astray_hits_no_other_buffer_wherever_the_heap_puts_it(folder: Path, stray: int):
+    buffers = {name: np.zeros(64, np.float32) for name in "abcdefgh"}
+    source = 'extern "C" __global__ void k(' + ", ".join(f"float* {name}" for name in buffers) + ") { d[" + str(stray) + "] = 1.0f; }"
+    with pytest.raises(judge.FaultError, match="thread 0: out-of-bounds global write of 4 bytes"):
+        run(folder, source, buffers)
+
+
 def test_a_kernel_that_never_ends_costs_only_its_own_verdict(folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(emulate, "CPU_SECONDS", 1)
     found = judged(folder, "{ volatile float x = 0; while (x < 1) o[0] = x; }")

@@ -36,6 +36,8 @@ Array = npt.NDArray[np.generic]
 
 ORDERS: Final = (0, 1, 2)
 """Thread orders of a block: forward, backward, shuffled."""
+GUARD: Final = 1 << 20
+"""Bytes around each buffer that belong to none."""
 CPU_SECONDS: Final = 60
 """CPU time after which a run counts as never ending."""
 _FAULTS: Final = ("", *judge.FAULTS)  # by number in emulator/runtime.h
@@ -267,9 +269,12 @@ def _argument(value: object) -> _Argument:
 
 
 def _aligned_copy(array: Array) -> Array:
-    """A contiguous copy that starts at a multiple of 256 bytes, as cudaMalloc gives it."""
-    raw = np.empty(array.nbytes + 256, dtype=np.uint8)
-    start = -raw.ctypes.data % 256
+    """A contiguous copy that starts at a multiple of 256 bytes, as cudaMalloc gives it, far from every other buffer.
+
+    An access that strays by less than `GUARD` bytes is out of bounds on every run, wherever the heap puts things.
+    """
+    raw = np.empty(array.nbytes + 256 + 2 * GUARD, dtype=np.uint8)
+    start = GUARD + -(raw.ctypes.data + GUARD) % 256
     copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
