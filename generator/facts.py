@@ -154,6 +154,18 @@ def launches(op: Op, variant: Variant, params: Params, shape: Shape) -> Launches
     return by_shape[(*op.shapes, op.heldout).index(shape) if len(by_shape) > 1 else 0]
 
 
+def outcome(record: SourceRecord, arch: str) -> dict[str, Facts] | str | None:
+    """What a compiler made of a text for an arch; a broken rule, told for one arch, holds for all. None where nothing was asked."""
+    if arch in record.archs:
+        return record.archs[arch]
+    return next((said for said in record.archs.values() if isinstance(said, str) and broken_rule(said)), None)
+
+
+def broken_rule(diagnostic: str) -> bool:
+    """Whether a compiler's words are those of a static assertion, the front end's on every arch."""
+    return "static assertion failed" in diagnostic or "CompileTimeAssertionFailure" in diagnostic
+
+
 def main(built: Sequence[Compiled], threads: int) -> Compiled:
     """The kernel that a candidate's demand describes: of those with its size of block, the one with most registers."""
     return max([k for k in built if k.threads == threads] or built, key=lambda k: k.registers)
@@ -165,8 +177,17 @@ def demand(op: Op, variant: Variant, shape: Shape, arch: str, points: Sequence[P
     estimate = variant.demand(shape, columns)
     if shape not in (*op.shapes, op.heldout):
         return estimate
+    return as_compiled(estimate, mains(op, variant, shape, arch, points, estimate))
+
+
+def mains(op: Op, variant: Variant, shape: Shape, arch: str, points: Sequence[Params], estimate: Demand) -> list[Compiled]:
+    """The kernel of each point that its estimated demand describes."""
     sizes = np.broadcast_to(np.asarray(estimate.threads), len(points)).tolist()
-    built = [main(compiled(op, variant, params, shape, arch), threads) for params, threads in zip(points, sizes, strict=True)]
+    return [main(compiled(op, variant, params, shape, arch), threads) for params, threads in zip(points, sizes, strict=True)]
+
+
+def as_compiled(estimate: Demand, built: Sequence[Compiled]) -> Demand:
+    """A demand with the registers, spills and shared memory of compiled kernels."""
     return dataclasses.replace(
         estimate,
         registers=np.array([b.registers for b in built], dtype=np.int64),
@@ -189,7 +210,10 @@ def _outcome(op: Op, variant: Variant, params: Params, shape: Shape, arch: str) 
     record = _honest(op.name).get(label)
     if record is None:
         raise KeyError(_lacks(op, label))
-    return record.archs[arch] if arch in record.archs else next(iter(record.archs.values()))
+    found = outcome(record, arch)
+    if found is None:
+        raise KeyError(f"the evidence of {op.name} does not tell what {label} is on {arch}")
+    return found
 
 
 @cache

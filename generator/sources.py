@@ -91,14 +91,6 @@ def constants_of(template: str, constants: Mapping[str, int]) -> dict[str, int]:
     return {name: constants[name] for name in _values(_parts(template)[1]) if name in constants}
 
 
-def line_of(text: str, fragment: str) -> int:
-    """1-based number of the first line that holds `fragment`. Raises SourceError if none does."""
-    for number, line in enumerate(text.splitlines(), 1):
-        if fragment in line:
-            return number
-    raise SourceError(f"no line holds {fragment!r}")
-
-
 def _split(text: str) -> tuple[str, str, str, str]:
     """Head, problem block, tuning block and body; they join to `text` again."""
     rules = {m["title"].strip(): m.start() for m in _RULE.finditer(text)}

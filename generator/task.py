@@ -209,11 +209,7 @@ def _offered(of: Task, key: int, variant: Variant, params: Params, built: Compil
 
 def _priced(of: Task, variant: Variant) -> Iterator[tuple[Params, Compiled, float, int]]:
     """Each offered point, what it compiles to, its time (infinite if it cannot be launched) and what bounds it."""
-    demand = facts.demand(of.op, variant, of.shape, of.gpu.arch, variant.points)
-    price = costmodel.price(of.gpu, demand, of.op.work(of.shape))
-    sizes = np.broadcast_to(np.asarray(demand.threads), price.ms.shape).tolist()
-    built = [
-        facts.main(facts.compiled(of.op, variant, params, of.shape, of.gpu.arch), threads)
-        for params, threads in zip(variant.points, sizes, strict=True)
-    ]
+    estimate = variant.demand(of.shape, variant.columns())
+    built = facts.mains(of.op, variant, of.shape, of.gpu.arch, variant.points, estimate)
+    price = costmodel.price(of.gpu, facts.as_compiled(estimate, built), of.op.work(of.shape))
     return zip(variant.points, built, price.ms.tolist(), price.bound.tolist(), strict=True)

@@ -105,6 +105,15 @@ def test_the_main_kernel_is_of_the_demands_block_size():
     assert facts.main([small, large, same], 64) is large
 
 
+def test_only_a_broken_rule_holds_for_an_arch_that_was_not_asked():
+    rule = facts.SourceRecord(of="v t=3", archs={"sm_80": 'v.cu(3): error: static assertion failed with "x"'})
+    assert facts.outcome(rule, "sm_90a") == facts.outcome(rule, "sm_80") == rule.archs["sm_80"]
+    refused = facts.SourceRecord(of="v t=1", archs={"sm_80": "ptxas v.ptx, line 9; error   : Instruction 'x' not supported"})
+    honest = facts.SourceRecord(of="v t=2", archs={"sm_90a": {"k": (30, 0, 0)}})
+    assert facts.outcome(refused, "sm_90a") is None
+    assert facts.outcome(honest, "sm_80") is None
+
+
 def test_what_is_lacking_says_the_command():
     op = OPS[0]
     with pytest.raises(KeyError, match=f"python -m generator evidence build --op {op.name}"):

@@ -111,8 +111,9 @@ def test_a_rule_of_an_illegal_point_is_in_the_source(op: Op, variant: Variant):
     template = kernels.template(op.name, variant.name, op.impl)
     for illegal in variant.illegal:
         text = sources.render(template, op.constants(op.shapes[0]), illegal.params)
-        line = text.splitlines()[sources.line_of(text, illegal.rule) - 1]
-        assert "static_assert" in line, "the compiler names the line of the assertion"
+        lines = [line for line in text.splitlines() if illegal.rule in line]
+        assert len(lines) == 1
+        assert "static_assert" in lines[0], "the compiler names the line of the assertion"
 
 
 @pytest.mark.parametrize(("op", "variant"), VARIANTS, ids=IDS)

@@ -12,20 +12,17 @@ from generator.task import Point, Task
 
 RUNS: Final = "runs"
 """Instead of a status: the candidate ran, and its time decides."""
-_ASSERTIONS: Final = ("static assertion failed", "CompileTimeAssertionFailure")
-"""What a compiler says of a point that breaks a rule of the source; anything else that it refuses, the arch lacks."""
 
 
 def by_evidence(task: Task, source: Source, point: Point) -> str | None:
     """An Oracle: compiled for the task's arch, launchable on its board, and right on the cases of its op."""
     record = facts.table(task.op.name).sources.get(source.digest)
-    if record is None:
-        return None if source.bug is not None else "no evidence of this text"
-    arch = task.gpu.arch
-    found = record.archs.get(arch, "") if source.bug is not None else record.archs.get(arch) or next(iter(record.archs.values()))
-    if isinstance(found, str) and found:
-        return "compile_error" if any(words in found for words in _ASSERTIONS) else "unsupported_arch"
-    if isinstance(found, dict) and not _launches(task, point, found):
+    found = None if record is None else facts.outcome(record, task.gpu.arch)
+    if isinstance(found, str):
+        return "compile_error" if facts.broken_rule(found) else "unsupported_arch"
+    if found is None and source.bug is None:
+        return "no evidence of this text"
+    if found is not None and not _launches(task, point, found):
         return "compile_error"
     check = facts.check(task.op, point.variant, point.params, source.bug)
     return RUNS if check.kind == facts.OK else "wrong_result"
