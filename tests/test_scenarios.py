@@ -6,6 +6,7 @@ import pytest
 
 from generator.gpus import GPUS
 from generator.ops import OPS
+from generator.ops.base import Op
 from generator.phrases import SEPARATOR, ms
 from generator.rng import Dice, stream_key
 from generator.scenarios import SCENARIOS
@@ -138,3 +139,11 @@ def test_rewording_moves_no_measurement(scenario: str, monkeypatch: pytest.Monke
     after, same_seconds = play(OPS[2], GPUS[0], scenario)
     assert seconds == same_seconds
     assert [m._replace(content="") for m in before.log.messages] == [m._replace(content="") for m in after.log.messages]
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_a_pipeline_climbs_from_the_weakest_variant_to_the_strongest(op: Op):
+    for gpu in GPUS:
+        stage, _ = play(op, gpu, "pipeline", 0)
+        asked = [m.subtask.split(":")[0] for m in stage.log.messages if m.kind in {"dispatch", "redirect"}]
+        assert (asked[0], asked[-1]) == (stage.land.ladder[0], stage.land.ladder[-1])

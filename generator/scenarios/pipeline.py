@@ -1,4 +1,4 @@
-"""pipeline: proposer, reviewer, verifier and tuner climb the ladder of variants, three rungs, with handoffs.
+"""pipeline: proposer, reviewer, verifier and tuner climb the ladder of variants, three rungs from weakest to strongest, with handoffs.
 
 A reviewer may stop a bad candidate before it costs a bench. Without a tuner (three specialists) the first proposer tunes.
 """
@@ -20,7 +20,7 @@ def play(stage: Stage) -> None:
     proposers, (reviewer,), (verifier,) = stage.crew("worker"), stage.crew("reviewer"), stage.crew("verifier")
     tuners = stage.crew("tuner") or proposers[:1]
     for rung in range(RUNGS):
-        variant = land.ladder[rung * len(land.ladder) // RUNGS]
+        variant = land.ladder[rung * (len(land.ladder) - 1) // (RUNGS - 1)]
         for agent in proposers:
             stage.ask(agent, land.legal[variant])
         stage.run(*(stage.propose(agent, reviewer, verifier, stage.share(PROPOSE, len(proposers))) for agent in proposers))
