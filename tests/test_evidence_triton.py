@@ -67,6 +67,20 @@ def test_slips_are_caught(old: str, new: str, kind: str, said: str):
     assert said in found.message
 
 
+def test_a_neighbour_in_memory_is_out_of_bounds():
+    neighbours = "    both = np.concatenate([x, y])\n    x, y = torch.from_numpy(both[:N]), torch.from_numpy(both[N:])\n    scale["
+    source = SCALE.replace("import torch", "import numpy as np\nimport torch").replace("    scale[", neighbours)
+    read_past = source.replace("tl.load(x + at, mask=at < N)", "tl.load(x + at)")
+    found = triton_tools.judged(read_past, case(), 1e-6)
+    assert (found.kind, found.message) == ("bounds", "out-of-bounds global read of 4 bytes by 28 of 64 elements")
+
+
+def test_views_of_one_tensor_stay_together():
+    views = "    both = torch.cat([x, y])\n    first, second = both[:N], both[N:]\n    scale["
+    source = SCALE.replace("    scale[", views).replace("](x, y, N,", "](first, second, N,") + "    y.copy_(second)\n"
+    assert triton_tools.judged(source, case(), 1e-6).kind == "ok"
+
+
 def test_a_worker_survives_a_fault():
     assert triton_tools.judged("import nowhere", case(), 1e-6).message == "No module named 'nowhere'"
     assert triton_tools.judged("import os; os._exit(3)", case(), 1e-6).message == "crashed"

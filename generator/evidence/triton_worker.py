@@ -17,6 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
+GUARD = 1 << 20
+"""Bytes before and behind each tensor that belong to none."""
+
 
 class OutOfBoundsError(Exception):
     """A load, store or atomic outside every tensor of the launch."""
@@ -132,14 +135,41 @@ def _check_memory() -> None:
         return cas(self, pointers, *rest)
 
     def init_args(self: Any, args: Any, kwargs: Any) -> Any:
-        on_host = arguments(self, args, kwargs)
-        storages = [a.untyped_storage() for a in (*on_host[0], *on_host[1].values()) if hasattr(a, "untyped_storage")]
-        ranges[:] = [(s.data_ptr(), s.data_ptr() + s.nbytes()) for s in storages]
+        by_position, by_name = arguments(self, args, kwargs)
+        apart: dict[int, Any] = {}
+        on_host = [_moved(a, apart) for a in by_position], {name: _moved(a, apart) for name, a in by_name.items()}
+        ranges[:] = [(s.data_ptr(), s.data_ptr() + s.nbytes()) for s in apart.values()]
         return on_host
 
     builder.create_masked_load, builder.create_masked_store = masked_load, masked_store
     builder.create_atomic_rmw, builder.create_atomic_cas = atomic_rmw, atomic_cas
     executor._init_args_hst = init_args
+
+
+def _moved(argument: Any, apart: dict[int, Any]) -> Any:
+    """A tensor in a copy of its memory that lies far from every other; `apart` has the copies made so far. All else as it is.
+
+    An access that strays by less than `GUARD` bytes is out of bounds on every run, wherever the heap puts things. The interpreter writes
+    the memory of its arguments back when the launch ends.
+    """
+    if not hasattr(argument, "untyped_storage"):
+        return argument
+    storage = argument.untyped_storage()
+    if storage.data_ptr() not in apart:
+        apart[storage.data_ptr()] = _far_copy(storage)
+    return argument.new_empty(0).set_(apart[storage.data_ptr()], argument.storage_offset(), argument.size(), argument.stride())
+
+
+def _far_copy(storage: Any) -> Any:
+    """A copy of a tensor's memory that starts at a multiple of 256 bytes, with `GUARD` bytes of nothing on either side."""
+    import numpy as np
+    import torch
+
+    raw = np.empty(storage.nbytes() + 256 + 2 * GUARD, dtype=np.uint8)
+    start = GUARD + -(raw.ctypes.data + GUARD) % 256
+    copy = torch.from_numpy(raw[start : start + storage.nbytes()]).untyped_storage()
+    copy.copy_(storage)
+    return copy
 
 
 def _load(source: str, file: str, folder: Path) -> Any:
