@@ -62,6 +62,16 @@ def test_a_table_holds_every_point_and_source(tmp_path: Path):
             assert spills == 0
 
 
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_the_committed_tables_hold_all_and_catch_every_bug(op: Op):
+    counted = build.counts(op, table.read(build.table_path(op.name)))
+    assert counted["points"] == sum(len(variant.points) for variant in op.variants)
+    assert counted["matching"] == sum(len(variant.points) for variant in op.variants if variant.flaw is None)
+    assert counted["caught"] == counted["bugs"] == sum(len(variant.bugs) for variant in op.variants)
+    assert counted["runs"] == counted["points"] + counted["bug points"]
+    assert counted["silent"] < counted["bug points"] / 10
+
+
 @needs_tools
 def test_claims_that_do_not_hold_are_problems(tmp_path: Path):
     variant = RMSNORM.baseline

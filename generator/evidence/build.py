@@ -115,18 +115,19 @@ def _groups(op: Op, texts: Sequence[Source], folder: Path) -> Iterator[work.Comp
 
 
 def counts(op: Op, made: Table) -> "Counter[str]":
-    """What a table holds, by kind."""
+    """What a table holds, by kind. `silent` are the points at which a slip changes nothing: it is never submitted there."""
     honest = [record for of, record in made.points.items() if " bug=" not in of]
-    bugs = [record for of, record in made.points.items() if " bug=" in of]
+    slips = {of: record.check.kind != judge.OK for of, record in made.points.items() if " bug=" in of}
     return Counter(
         {
             "variants": len(op.variants),
             "points": len(honest),
             "matching": sum(record.check.kind == judge.OK for record in honest),
             "bugs": sum(len(variant.bugs) for variant in op.variants),
-            "bug points": len(bugs),
+            "caught": len({(of.split()[0], of.partition(" bug=")[2]) for of, shows in slips.items() if shows}),
+            "bug points": len(slips),
+            "silent": len(slips) - sum(slips.values()),
             "runs": len(made.points),
-            "caught": sum(record.check.kind != judge.OK for record in bugs),
             "texts": len(made.sources),
             "compiles": sum(len(record.archs) for record in made.sources.values()),
             "refused": sum(isinstance(found, str) for record in made.sources.values() for found in record.archs.values()),
