@@ -1,6 +1,6 @@
 """What the default release promises of its train split as a whole."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +9,7 @@ import pytest
 
 from generator.gpus import BY_NAME as GPU_BY_NAME
 from generator.ops import OPS
-from generator.release import cells
+from generator.release import cells, training_tasks
 from generator.task import landscape
 from schema import vocab
 
@@ -74,6 +74,20 @@ def test_every_variant_that_is_legal_somewhere_is_tried(train: pa.Table, message
     candidates = pc.equal(messages.field("kind"), "candidate").to_numpy(zero_copy_only=False) & (position > 1)
     tried = Counter(zip(rows[candidates], np.array(messages.field("variant").to_pylist())[candidates], strict=True))
     assert all(tried[op.name, v.name] >= 20 for op in OPS for v in op.variants)
+
+
+def test_for_most_ops_the_winner_depends_on_the_gpu_and_on_the_shape():
+    winners = {(t.op.name, t.gpu.name, tuple(t.shape.values())): landscape(t).best.variant.name for t in training_tasks()}
+
+    def ops_that_differ(*fixed: int) -> set[str]:
+        """Ops with several winners among tasks that agree in the `fixed` parts of the key."""
+        found = defaultdict(set)
+        for key, winner in winners.items():
+            found[tuple(key[i] for i in fixed)].add(winner)
+        return {key[0] for key, several in found.items() if len(several) > 1}
+
+    assert len(ops_that_differ(0, 2)) > 0.8 * len(OPS)  # one shape, board by board
+    assert len(ops_that_differ(0, 1)) > 0.6 * len(OPS)  # one board, shape by shape
 
 
 def test_skill_shows(train: pa.Table, messages: pa.StructArray, agents: dict[str, np.ndarray]):
