@@ -115,7 +115,10 @@ def _groups(op: Op, texts: Sequence[Source], folder: Path) -> Iterator[work.Comp
 
 
 def counts(op: Op, made: Table) -> "Counter[str]":
-    """What a table holds, by kind. `silent` are the points at which a slip changes nothing: it is never submitted there."""
+    """What a table holds, by kind.
+
+    `flawed` are points of shortcuts that are wrong by design; `silent` those at which a slip changes nothing: it is never submitted there.
+    """
     honest = [record for of, record in made.points.items() if " bug=" not in of]
     slips = {of: record.check.kind != judge.OK for of, record in made.points.items() if " bug=" in of}
     return Counter(
@@ -123,6 +126,7 @@ def counts(op: Op, made: Table) -> "Counter[str]":
             "variants": len(op.variants),
             "points": len(honest),
             "matching": sum(record.check.kind == judge.OK for record in honest),
+            "flawed": sum(len(variant.points) for variant in op.variants if variant.flaw),
             "bugs": sum(len(variant.bugs) for variant in op.variants),
             "caught": len({(of.split()[0], of.partition(" bug=")[2]) for of, shows in slips.items() if shows}),
             "bug points": len(slips),
