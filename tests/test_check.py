@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from generator import cli, manifest, parquet
+from generator import cli, facts, kernels, manifest, parquet, sources
 from generator.build import Request, build
 from generator.check.candidates import by_construction
 from generator.check.identity import EVERY
@@ -22,6 +22,7 @@ from generator.check.report import CHECKS
 from generator.check.run import check
 from generator.digest import row_digests, split_digest
 from generator.errors import DataError, InputError
+from generator.ops import BY_NAME
 from generator.phrases import SEPARATOR
 from generator.release import Release
 from schema.arrow import CONFIGS, EPISODES, HOLDOUT
@@ -358,6 +359,21 @@ def honest_called_wrong(row: Row) -> int:
     return number
 
 
+def slip_that_was_never_run(row: Row) -> int:
+    """An honest candidate that ran gets a slip at params where no check ever judged it, and a result that calls it wrong."""
+    number = find(row, "result", status="no_improvement")
+    candidate = row["messages"][row["messages"][number]["reply_to"]]
+    source = sources.parse(candidate["content"])
+    op = BY_NAME[source.op]
+    variant = op.variant(source.variant)
+    known = facts.table(op.name).points
+    bug = next(b for b in variant.bugs if sources.label(variant.name, source.params, bug=b.name) not in known)
+    template = kernels.template(op.name, variant.name, op.impl)
+    candidate["content"] = sources.render(template, source.constants, source.params, bug)
+    row["messages"][number] |= {"status": "wrong_result", "time_ms": None, "reward": -0.3, "content": "verify FAIL"}
+    return row["messages"].index(candidate)
+
+
 def another_number(row: Row, m: Row) -> str:
     return re.sub(r"\d+", "7", m["content"], count=1)
 
@@ -433,6 +449,7 @@ FAULTS: dict[str, tuple[str, str, Change]] = {
     "twice": ("sources", "submits a source twice", submitted_twice),
     "baseline": ("sources", "message 1 is the baseline", other_baseline),
     "endless line": ("sources", "renders again", of_candidate("content", "// " + "-" * 150_000 + "x-")),
+    "slip never run": ("sources", "a check catches at its params", slip_that_was_never_run),
     "honest called wrong": ("evidence", "what becomes of such a source", honest_called_wrong),
     "wrong called refused": ("evidence", "what becomes of such a source", of_result("wrong_result", "status", "compile_error")),
     "refused called lacking": ("evidence", "what becomes of such a source", of_result("compile_error", "status", "unsupported_arch")),

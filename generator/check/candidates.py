@@ -109,6 +109,10 @@ class Candidates:
             self._add("sources", row, at, "a source is a candidate of the task", f"{source.variant} {unpack_text(source.params)}", None)
         elif at == batch.first[row] + 1 and (entry.point is not given.land.baseline or source.bug is not None):
             self._add("sources", row, at, "message 1 is the baseline", f"{source.variant} {entry.point.label}", given.land.baseline.label)
+        if entry is not None and source.bug is not None and source.bug not in entry.point.bugs:
+            caught = ", ".join(bug.name for bug in entry.point.bugs)
+            self._add("sources", row, at, "a slip is one that a check catches at its params", source.bug.name, caught)
+            return None
         return entry
 
     # -- times ------------------------------------------------------------------------------------
