@@ -147,29 +147,21 @@ def _check_memory() -> None:
 
 
 def _moved(argument: Any, apart: dict[int, Any]) -> Any:
-    """A tensor in a copy of its memory that lies far from every other; `apart` has the copies made so far. All else as it is.
+    """A tensor in a copy of its memory, `GUARD` bytes from any other; `apart` has the copies of a launch by address. All else as it is.
 
-    An access that strays by less than `GUARD` bytes is out of bounds on every run, wherever the heap puts things. The interpreter writes
-    the memory of its arguments back when the launch ends.
+    So a stray access is out of bounds on every run, wherever the heap puts things. The interpreter writes the copies back when the launch
+    ends.
     """
+    import numpy as np
+    import torch
+
     if not hasattr(argument, "untyped_storage"):
         return argument
     storage = argument.untyped_storage()
     if storage.data_ptr() not in apart:
-        apart[storage.data_ptr()] = _far_copy(storage)
+        memory = np.empty(storage.nbytes() + 2 * GUARD, dtype=np.uint8)
+        apart[storage.data_ptr()] = torch.from_numpy(memory[GUARD:-GUARD]).untyped_storage().copy_(storage)
     return argument.new_empty(0).set_(apart[storage.data_ptr()], argument.storage_offset(), argument.size(), argument.stride())
-
-
-def _far_copy(storage: Any) -> Any:
-    """A copy of a tensor's memory that starts at a multiple of 256 bytes, with `GUARD` bytes of nothing on either side."""
-    import numpy as np
-    import torch
-
-    raw = np.empty(storage.nbytes() + 256 + 2 * GUARD, dtype=np.uint8)
-    start = GUARD + -(raw.ctypes.data + GUARD) % 256
-    copy = torch.from_numpy(raw[start : start + storage.nbytes()]).untyped_storage()
-    copy.copy_(storage)
-    return copy
 
 
 def _load(source: str, file: str, folder: Path) -> Any:
